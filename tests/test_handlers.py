@@ -265,8 +265,8 @@ def test_an_option_that_is_not_a_positive_integer_is_refused_by_name(option: str
         pytest.param(lambda: handler("order.close", backoff=60)(close), "backoff is 60; give a Backoff", id="backoff"),
         pytest.param(lambda: handler("order.close", on_dead="shop.dead")(close), "on_dead is 'shop.dead'", id="dead"),
         pytest.param(
-            lambda: poll("order.close", every=[60], until=600, on_give_up="shop.end")(close), "on_give_up is 'shop.end'",
-            id="give-up",
+            lambda: poll("order.close", every=[60], until=600, on_give_up="shop.end")(close),
+            "on_give_up is 'shop.end'", id="give-up",
         ),
         pytest.param(lambda: handler("order.close")(classmethod(close)), "cannot be called", id="classmethod"),
     ],

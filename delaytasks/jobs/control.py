@@ -372,10 +372,11 @@ def _find_dead(using: str, topic: str | None, key: str | None, job_id: int | Non
 
 
 def _check_id(job_id: object) -> int:
-    """Return `job_id` if it can be the id of a job. Raises BadInput."""
-    if isinstance(job_id, bool) or not isinstance(job_id, int) or not 0 < job_id < 2**63:
+    """Return `job_id`, an int or its text, if it can be the id of a job. Raises BadInput."""
+    text = str(job_id)
+    if not (text.isdecimal() and len(text) < 20 and 0 < int(text) < 2**63):
         raise BadInput(f"job_id is {short_repr(job_id)}: give the id of a job, an int.")
-    return job_id
+    return int(text)
 
 
 def _retry(using: str, dead: JobRow, origin: Origin) -> "Job":

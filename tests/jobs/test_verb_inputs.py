@@ -3,7 +3,7 @@
 import pytest
 
 from delaytasks import cancel, reschedule, retry_dead, run_now, schedule, schedule_many
-from delaytasks.exceptions import BadInput, BadKey, BadTopic
+from delaytasks.exceptions import BadInput, BadKey, BadTopic, NotDead
 from delaytasks.models import Job
 
 
@@ -45,7 +45,7 @@ def test_every_verb_refuses_a_bad_topic_or_key(stage, topic, key, error):
     [
         pytest.param({"topic": "t", "key": "a", "job_id": 1}, "takes topic and key, or job_id", id="both"),
         pytest.param({"topic": "t"}, "takes topic and key, or job_id", id="no-key"),
-        pytest.param({"job_id": "1042"}, "job_id is '1042'", id="text"),
+        pytest.param({"job_id": "1042a"}, "job_id is '1042a'", id="text"),
         pytest.param({"job_id": Job(id=1042, topic="t", key="a")}, "job_id is <Job: t a>", id="row"),
         pytest.param({"job_id": 2**63}, "job_id is 9223372036854775808", id="too-large"),
     ],
@@ -53,6 +53,11 @@ def test_every_verb_refuses_a_bad_topic_or_key(stage, topic, key, error):
 def test_a_retry_takes_a_name_or_an_id(db, arguments, message):
     with pytest.raises(BadInput, match=message):
         retry_dead(**arguments)
+
+
+def test_a_retry_takes_the_text_of_an_id(db):
+    with pytest.raises(NotDead, match="1042 is unknown"):
+        retry_dead(job_id="1042")
 
 
 def test_a_database_that_is_not_in_the_setting_is_refused(stage):
