@@ -79,12 +79,29 @@ function send(array $command): array
     return $answer['success'] ? $answer : throw new Refused($reason);
 }
 
-/** Report the outcome of a job; retry while the server is unavailable, until the TTR is over. */
-function report(array $command, float $until): void
+/** Do the work of a job and return the command that ends its attempt. */
+function work(array $job): array
 {
+    try {
+        handle($job['id'], $job['value']);
+        return ['command' => 'finish'];
+    } catch (Throwable $error) {
+        $message = preg_replace('/[\x00-\x08\x0b-\x1f\x7f]/', ' ', substr($error->getMessage(), 0, 4000)); // only printable
+        return ['command' => 'release', 'error' => $message ?: $error::class]; // after the topic's backoff
+    }
+}
+
+/** Send the command that ends an attempt; retry while the server is unavailable, until the TTR is over. */
+function end_attempt(array $command, array $job, string $topic, float $until): void
+{
+    $job_fields = ['id' => $job['id'], 'topic' => $topic, 'job' => $job['job'], 'attempt' => $job['attempt']]; // the fencing token
     while (true) {
         try {
-            send($command);
+            send($command + $job_fields);
+            print_line("{$command['command']}: {$job['id']}, attempt {$job['attempt']}");
+            return;
+        } catch (Refused $refused) {
+            print_line("too late: {$refused->getMessage()}"); // another consumer has it or will get it
             return;
         } catch (Unavailable $error) {
             if (microtime(true) + $error->seconds > $until) {
@@ -92,24 +109,6 @@ function report(array $command, float $until): void
             }
             usleep((int) ($error->seconds * 1e6));
         }
-    }
-}
-
-function work(array $job, string $topic, float $until): void
-{
-    $job_fields = ['id' => $job['id'], 'topic' => $topic, 'job' => $job['job'], 'attempt' => $job['attempt']]; // the fencing token
-    try {
-        handle($job['id'], $job['value']);
-        $outcome = ['command' => 'finish'];
-    } catch (Throwable $error) {
-        $message = preg_replace('/[\x00-\x08\x0b-\x1f\x7f]/', ' ', substr($error->getMessage(), 0, 4000)); // only printable
-        $outcome = ['command' => 'release', 'error' => $message ?: $error::class]; // after the topic's backoff
-    }
-    try {
-        report($outcome + $job_fields, $until);
-        print_line("{$outcome['command']}: {$job['id']}, attempt {$job['attempt']}");
-    } catch (Refused $refused) {
-        print_line("too late: {$refused->getMessage()}"); // another consumer has it or will get it
     }
 }
 
@@ -130,11 +129,7 @@ function consume(string $topic): void
                 continue; // the queue is empty
             }
             $until = microtime(true) + $job['TTR'];
-            if ($stopping) {
-                report(['command' => 'release', 'id' => $job['id'], 'attempt' => $job['attempt']], $until);
-            } else {
-                work($job, $topic, $until);
-            }
+            end_attempt($stopping ? ['command' => 'release'] : work($job), $job, $topic, $until);
         } catch (Unavailable $error) {
             print_line("unavailable: {$error->getMessage()}");
             $until = microtime(true) + $error->seconds * (1 + lcg_value() / 5);

@@ -21,6 +21,7 @@ from delaytasks.client import _closed_by_server as closed_by_server
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import State
 from tests.conftest import not_run
+from tests.support import fake_queue
 from tests.support.installation import ROOT, Process, World
 from tests.support.servers import wait_until
 
@@ -201,6 +202,28 @@ def test_php_example_notices_that_it_was_too_late(
         consumer.kill()
     job.refresh_from_db()
     assert job.state != State.FINISHED
+
+
+def test_php_example_names_the_attempt_that_it_gives_back_when_it_stops(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with fake_queue.running() as queue:
+        env = {"DELAYTASKS_URL": queue.url, "DELAYTASKS_TOKEN": fake_queue.TOKEN, "TOPIC": "t"}
+        example = example_in("php", request, env | {"PATH": os.environ["PATH"]}, tmp_path)
+
+        def stop_and_pop(*_: Any) -> dict[str, Any]:
+            example.processes[0].popen.terminate()
+            return fake_queue.yes("a", {"seconds": 0}, job=7, attempt=2, TTR=60)
+
+        queue.do_pop = stop_and_pop
+        queue.do_release = lambda *_: fake_queue.no("Attempt 2 of 'a' is over.")
+        consumer = example.start()
+        try:
+            assert consumer.popen.wait(30) == 0, log_of(consumer)
+        finally:
+            consumer.kill()
+    assert queue.asked("release") == [{"command": "release", "id": "a", "topic": "t", "job": 7, "attempt": 2}]
+    assert log_of(consumer).endswith("too late: Attempt 2 of 'a' is over.\nstopped\n")
 
 
 def test_example_obeys_retry_after(
