@@ -118,6 +118,13 @@ def test_apply_asks_what_becomes_of_overdue_rows(db_clock: Any) -> None:
     assert (live(), Applied.objects.count()) == ({}, 0)
 
 
+def test_apply_names_a_single_overdue_row(db_clock: Any) -> None:
+    declare()
+    Order.objects.create(created_at=START - HALF_HOUR * 4)
+    with pytest.raises(CommandError, match=r"the due time of 1 row of declared\.close has passed already"):
+        command("apply")
+
+
 @pytest.mark.parametrize(("overdue", "jobs"), [("run", 21), ("skip", 1), ("spread=10m", 21)])
 def test_overdue_rows_are_run_skipped_or_spread(db_clock: Any, overdue: str, jobs: int) -> None:
     declare()

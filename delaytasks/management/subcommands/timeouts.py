@@ -104,7 +104,8 @@ def _apply(chosen: list[Declaration], overdue: applied_declarations.Overdue | No
 
 
 def _refused(error: reconcile.OverdueRows) -> Answer:
-    listed = ", ".join(f"{count} rows of {topic}" for topic, count in sorted(error.counts.items()))
+    counts = sorted(error.counts.items())
+    listed = ", ".join(f"{count} {'row' if count == 1 else 'rows'} of {topic}" for topic, count in counts)
     return Answer(
         {"overdue": error.counts}, "",
         f"Nothing was applied: the due time of {listed} has passed already. Choose what to do with them: "
