@@ -245,4 +245,4 @@ def _store_progress(change: BulkChange, counted: int, using: str) -> bool:
 def prune(using: str) -> None:
     """Delete the changes that ended more than KEPT_DAYS ago."""
     oldest = databases.now(using) - timedelta(days=KEPT_DAYS)
-    BulkChange.objects.using(using).filter(ended_at__lt=oldest).delete()
+    retry_conflicts(BulkChange.objects.using(using).filter(ended_at__lt=oldest).delete, using)

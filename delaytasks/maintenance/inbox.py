@@ -6,6 +6,7 @@ from datetime import timedelta
 from django.db.models import QuerySet
 
 from .. import conf, databases
+from ..db.retries import retry_conflicts
 from ..models import InboxMessage
 
 BATCH = 2000  # rows deleted by one transaction
@@ -19,7 +20,8 @@ def prune(using: str, seconds: float | None = None) -> int:
     """
     deadline, deleted = time.monotonic() + (STEP_SECONDS if seconds is None else seconds), 0
     while page := list(_old(using).order_by("received_at").values_list("id", flat=True)[:BATCH]):
-        deleted += InboxMessage.objects.using(using).filter(id__in=page).delete()[0]
+        rows = InboxMessage.objects.using(using).filter(id__in=page)
+        deleted += retry_conflicts(rows.delete, using)[0]
         if time.monotonic() >= deadline:
             break
     return deleted

@@ -21,6 +21,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from .. import conf, databases, mirror
 from ..db import retention as sql
 from ..db.retention import EndedJob, newest_of_keys
+from ..db.retries import retry_conflicts
 from ..exceptions import MirrorDown
 from ..jobs.history import lake_directory
 from ..models import RetentionCursor
@@ -143,7 +144,7 @@ def note_archive(using: str, at: datetime | None) -> None:
     """Store when the pipeline last archived jobs of this database. None: the archive was given up."""
     rows = RetentionCursor.objects.using(using)
     rows.get_or_create(pk=1, defaults={"began_at": databases.now(using)})
-    rows.update(archived_at=at)
+    retry_conflicts(lambda: rows.update(archived_at=at), using)
 
 
 def is_left_to_pipeline(using: str) -> bool:
@@ -201,7 +202,8 @@ def step(using: str, seconds: float = STEP_SECONDS) -> dict[str, int]:
         if time.monotonic() >= deadline:
             break
     if positions:  # written once: if the process dies, the next step reads some pages again
-        RetentionCursor.objects.using(using).filter(pk=mark.pk).update(**positions)
+        rows = RetentionCursor.objects.using(using).filter(pk=mark.pk)
+        retry_conflicts(lambda: rows.update(**positions), using)
     return counts
 
 
@@ -278,7 +280,7 @@ def _current_or_new_pass(using: str) -> RetentionCursor:
     mark, _ = rows.get_or_create(pk=1, defaults={"began_at": now})
     is_done = mark.job_id is None and mark.event_id is None
     if is_done and mark.began_at <= now - timedelta(seconds=PASS_SECONDS):
-        rows.update(job_id=0, event_id=0, began_at=now)
+        retry_conflicts(lambda: rows.update(job_id=0, event_id=0, began_at=now), using)
         return rows.get(pk=1)
     return mark
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Q
 
 from .. import clock
+from ..db.retries import retry_conflicts
 from ..jobs.series import LABEL
 from ..models import Schedule, Topic
 
@@ -32,8 +33,8 @@ def note(using: str, moment: datetime, topic: str | None = None) -> None:
     if topic is None:
         names = Schedule.objects.using(using).values_list("topic", flat=True).distinct()
         Topic.objects.using(using).bulk_create([Topic(name=name) for name in names], ignore_conflicts=True)
-        rows.update(runs_deleted_until=moment)
-    elif not rows.filter(name=topic).update(runs_deleted_until=moment):
+        retry_conflicts(lambda: rows.update(runs_deleted_until=moment), using)
+    elif not retry_conflicts(lambda: rows.filter(name=topic).update(runs_deleted_until=moment), using):
         Topic.objects.using(using).bulk_create([Topic(name=topic, runs_deleted_until=moment)], ignore_conflicts=True)
 
 

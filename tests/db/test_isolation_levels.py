@@ -1,6 +1,7 @@
 """A role whose transactions are REPEATABLE READ or SERIALIZABLE: conflicts are retried where the engine can do that."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 
@@ -14,8 +15,9 @@ from delaytasks.db.retries import TRIES, retry_conflicts
 from delaytasks.exceptions import ScheduleExists
 from delaytasks.jobs import cancellation
 from delaytasks.jobs.control import CancelResult
-from delaytasks.maintenance import guard, sweep
-from delaytasks.models import BulkChange, Job, Schedule
+from delaytasks.maintenance import guard, inbox, runs, sweep
+from delaytasks.maintenance.retention import step
+from delaytasks.models import BulkChange, InboxMessage, Job, RetentionCursor, Schedule, Topic
 from delaytasks.recurrence import registry, schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.recurrence.registry import Declared
@@ -223,3 +225,35 @@ def test_a_bulk_change_is_resumed_while_its_row_changes(stage) -> None:
     assert changes.stop(change.pk)
     with committed_meanwhile(lambda: BulkChange.objects.update(worked_at=databases.now("default"))):
         assert changes.resume(change.pk)
+
+
+def test_the_retention_notes_deleted_runs_while_the_row_of_their_topic_changes(stage) -> None:
+    Topic.objects.create(name="t")
+    now = databases.now("default")
+    with committed_meanwhile(lambda: Topic.objects.update(slots={"token": 1})):
+        runs.note("default", now, "t")
+    with committed_meanwhile(lambda: Topic.objects.update(slots={})):
+        runs.note("default", now + timedelta(days=1))
+    assert Topic.objects.get(name="t").runs_deleted_until == now + timedelta(days=1)
+
+
+def test_the_retention_stores_its_position_while_another_process_does(stage, settings) -> None:
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RETENTION": {"*": {"ended": timedelta(days=1)}}}
+    RetentionCursor.objects.create(pk=1, job_id=0, event_id=0, began_at=databases.now("default"))
+    with committed_meanwhile(lambda: RetentionCursor.objects.update(job_id=5)):
+        step("default")
+    assert RetentionCursor.objects.get().job_id is None
+
+
+def test_old_messages_and_changes_are_deleted_while_another_process_deletes_them(stage) -> None:
+    old = databases.now("default") - timedelta(days=100)
+    InboxMessage.objects.create(inbox="i", message_id="m", digest="", received_at=old)
+    with committed_meanwhile(lambda: InboxMessage.objects.all().delete()):
+        assert inbox.prune("default") == 0
+    stage.recorder("t")
+    job = schedule("t", "a", delay=60)
+    changes.start("cancel", [job.pk], by="ann")
+    BulkChange.objects.update(ended_at=old)
+    with committed_meanwhile(lambda: BulkChange.objects.all().delete()):
+        changes.prune("default")
+    assert not BulkChange.objects.exists()
