@@ -7,6 +7,7 @@ process can add them: the command that loads, after each chunk, or the sweep if 
 from collections.abc import Iterator
 
 from .. import clock, conf, databases, mirror
+from ..db.retries import retry_conflicts
 from ..jobs.on_commit import OVERLAP_MS
 from ..mirror.base import Entry
 from ..mirror.redis.index import Mirror
@@ -34,7 +35,8 @@ def _add_chunk(index: Mirror, using: str, chunk: LoadChunk) -> int:
     added = sum(index.feed(page) for page in _inserted(using, chunk, until_ms))
     for page in _replaced(using, chunk, until_ms):
         added += index.feed(page, mark=True)
-    LoadChunk.objects.using(using).filter(pk=chunk.pk).update(mirrored=True, replaced_ids=[])
+    rows = LoadChunk.objects.using(using).filter(pk=chunk.pk)
+    retry_conflicts(lambda: rows.update(mirrored=True, replaced_ids=[]), using)
     return added
 
 

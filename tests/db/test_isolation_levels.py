@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import chain
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError, connection, transaction
@@ -15,9 +16,9 @@ from delaytasks.db.retries import TRIES, retry_conflicts
 from delaytasks.exceptions import ScheduleExists
 from delaytasks.jobs import cancellation
 from delaytasks.jobs.control import CancelResult
-from delaytasks.maintenance import guard, inbox, runs, sweep
+from delaytasks.maintenance import guard, inbox, loads, runs, sweep
 from delaytasks.maintenance.retention import step
-from delaytasks.models import BulkChange, InboxMessage, Job, RetentionCursor, Schedule, Topic
+from delaytasks.models import BulkChange, InboxMessage, Job, LoadChunk, RetentionCursor, Schedule, Topic
 from delaytasks.recurrence import registry, schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.recurrence.registry import Declared
@@ -257,3 +258,12 @@ def test_old_messages_and_changes_are_deleted_while_another_process_deletes_them
     with committed_meanwhile(lambda: BulkChange.objects.all().delete()):
         changes.prune("default")
     assert not BulkChange.objects.exists()
+
+
+def test_a_chunk_of_a_load_is_marked_while_another_process_marks_it(stage, monkeypatch) -> None:
+    numbers = dict.fromkeys(("chunk", "rows", "inserted", "kept", "replaced", "refused"), 0)
+    LoadChunk.objects.create(run="r", stamp="s", loaded_at=databases.now("default"), **numbers)
+    monkeypatch.setattr(loads.mirror, "connect", lambda using: Mock(down=False))
+    with committed_meanwhile(lambda: LoadChunk.objects.update(mirrored=True)):
+        assert loads.add_to_mirror("default") == 0
+    assert LoadChunk.objects.get().mirrored
