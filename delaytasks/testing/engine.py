@@ -25,7 +25,9 @@ from ..maintenance import feed, guard
 from ..models import JobEvent, Schedule, Topic
 from ..recurrence import maker
 from ..states import Outcome, State
-from ..timeouts import applied_declarations, reconcile
+from ..timeouts import applied_declarations, declarations, reconcile
+from ..timeouts.desired_jobs import rows
+from ..timeouts.sync import aliases_of
 from ..worker.attempt import RunningJob
 from ..worker.claim import Candidates
 from ..worker.completion import expire
@@ -213,6 +215,12 @@ def calendars_read_again() -> Iterator[None]:
         yield
     finally:
         calendar_days.clear_cache()
+
+
+def make_declared(using: str) -> None:
+    """Make the jobs of the rows that exist already, as `timeouts apply` does. An empty table costs one short query."""
+    here = [each for each in declarations.declarations() if using in aliases_of(each)]
+    reconcile.reconcile(using, [each for each in here if rows(each, using).exists()])
 
 
 def reconcile_all(using: str) -> None:

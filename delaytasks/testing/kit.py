@@ -37,8 +37,8 @@ class Timeouts:
     mirror      True: use the Redis of DELAYTASKS["REDIS_URL"], with a prefix of its own; tests that use it must
                 commit. False: no Redis
     using       str, a database alias; None: the router's database for writes
-    reconciles  False: advance() and run_due() never call reconcile(). For long replays, because each call compares all
-                rows of the models with declared timeouts
+    reconciles  False: advance() and run_due() never call reconcile(), and rows that exist already get no jobs. For long
+                replays, because each call compares all rows of the models with declared timeouts
 
     It is a context manager; the pytest fixture `timeouts` and TimeoutsTestMixin enter it for a test. Inside,
     timezone.now(), Django's Now() and db_default=Now(), and the times of all jobs come from its clock, which
@@ -67,6 +67,9 @@ class Timeouts:
             if self._start is not None:
                 self._clock.set(to_ms(self._start))
             engine.start_mirror(self._using)
+            if self._reconciles:
+                with engine.running_callbacks():
+                    engine.make_declared(self._using)
             self._stack = stack.pop_all()
         return self
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.db.models import Q
+from django.utils import timezone
 
 from delaytasks import Snooze, handler, handlers, jobs_of, schedule, timeout
 from delaytasks.testing import minutes
@@ -30,6 +31,16 @@ def test_a_declared_timeout_runs_in_virtual_time(timeouts: Any) -> None:
     order.refresh_from_db()
     assert order.state == "closed"
     assert jobs_of(order).count() == 1
+
+
+@pytest.fixture
+def earlier_order(db: None, _closing: None) -> Order:
+    return Order.objects.create(created_at=timezone.now())
+
+
+def test_a_row_that_was_saved_before_the_kit_began_has_its_job(earlier_order: Order, timeouts: Any) -> None:
+    """As after `timeouts apply`: rows of setUpTestData() and of earlier fixtures are there before the declarations."""
+    timeouts.assert_scheduled("declared.close", subject=earlier_order, within=HALF_HOUR)
 
 
 @pytest.mark.usefixtures("_closing")
