@@ -99,7 +99,3 @@ MOVES = (
     Move(State.DEAD, State.CANCELLED, Outcome.CANCELLED, "cancelled instead of retried"),
     Move(State.DEAD, State.READY, Outcome.RETRIED, "staff retry it; its failures are 0 again"),
 )
-
-
-def allowed(before: State, after: State) -> bool:
-    return any(move.before == before and move.after == after for move in MOVES)

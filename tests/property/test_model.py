@@ -22,7 +22,7 @@ from delaytasks.exceptions import KeyIsLive, LeaseLost, NotDead, NotLive, Reserv
 from delaytasks.jobs.control import CancelResult
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, JobEvent
-from delaytasks.states import Outcome, State, allowed
+from delaytasks.states import MOVES, Outcome, State
 from delaytasks.worker.claim import Candidates
 
 TOPICS = {"a": "p", "b": "p", "c": "expires"}  # of each key
@@ -67,7 +67,7 @@ class Model:
     def go(self, state: str) -> None:
         """Change the state; the table of moves must allow it. A stored "delayed" is delayed or ready."""
         befores, afters = (_states(self.state), _states(state))
-        assert any(allowed(before, after) for before in befores for after in afters), (self.state, state)
+        assert any(move.before in befores and move.after in afters for move in MOVES), (self.state, state)
         self.state = state
 
     def try_again(self, due_ms: int, now_ms: int, *, failed: bool, taken_back: bool = False) -> None:
