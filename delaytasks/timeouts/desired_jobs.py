@@ -5,6 +5,7 @@ calendar, are computed in Python.
 """
 
 import logging
+import operator
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -104,19 +105,16 @@ def _compile(declaration: Declaration, found: "QuerySet[Any]", using: str) -> tu
 
 def _with_due(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any]":
     due: Any = F(declaration.on)
+    seconds: Any = _Seconds(due)
+    span: Any = None
+    length: Any = None  # of the span, in seconds
     if isinstance(declaration.span, timedelta):
-        span: Any = Value(declaration.span)
-        due = _InUtc(_InUtc(due) - span if declaration.is_before else _InUtc(due) + span)
+        span, length = Value(declaration.span), Value(int(declaration.span.total_seconds()))
     elif declaration.duration_field:
-        span = F(declaration.duration_field)
-        due = _InUtc(_InUtc(due) - span if declaration.is_before else _InUtc(due) + span)
-    seconds: Any = _Seconds(F(declaration.on))
-    if isinstance(declaration.span, timedelta):
-        length = int(declaration.span.total_seconds())
-        seconds = seconds - Value(length) if declaration.is_before else seconds + Value(length)
-    elif declaration.duration_field:
-        length_sql = _LengthSeconds(F(declaration.duration_field))
-        seconds = seconds - length_sql if declaration.is_before else seconds + length_sql
+        span, length = F(declaration.duration_field), _LengthSeconds(F(declaration.duration_field))
+    if span is not None:
+        move = operator.sub if declaration.is_before else operator.add
+        due, seconds = _InUtc(move(_InUtc(due), span)), move(seconds, length)
     wrapped = _if_near(seconds, ExpressionWrapper(due, output_field=DateTimeField()))
     return matching(declaration, found).annotate(**{_DUE: wrapped})
 
