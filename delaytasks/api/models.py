@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from rest_framework_api_key.models import AbstractAPIKey, BaseAPIKeyManager
 
-from .access.token_cache import PublishingManager, PublishingQuerySet
+from .access.token_cache import PublishingQuerySet
 
 EVERY_TOPIC = "*"
 RIGHTS = {"submit": _("submit"), "produce": _("produce"), "consume": _("consume"), "manage": _("manage")}
@@ -56,7 +56,7 @@ class ServiceAccount(models.Model):
     note = models.TextField(_("note"), blank=True, default="", help_text=_("its owner, and whom to contact"))
     created_at = models.DateTimeField(_("made"), default=timezone.now, editable=False)
 
-    objects: ClassVar[Any] = PublishingManager()
+    objects: ClassVar[Any] = PublishingQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("service account")
@@ -148,7 +148,7 @@ class Grant(models.Model):
     consume = models.BooleanField(_("consume"), default=False, help_text=_("reserve and finish"))
     manage = models.BooleanField(_("manage"), default=False, help_text=_("cancel, postpone, run now, retry, pause"))
 
-    objects: ClassVar[Any] = PublishingManager()
+    objects: ClassVar[Any] = PublishingQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("grant")

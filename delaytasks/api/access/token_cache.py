@@ -155,8 +155,3 @@ class PublishingQuerySet(models.QuerySet):
         if values.keys() != {"last_used_at"}:
             publish_change(self.db)
         return changed
-
-
-class PublishingManager(models.Manager):
-    def get_queryset(self) -> models.QuerySet:
-        return PublishingQuerySet(self.model, using=self._db)
