@@ -8,6 +8,7 @@ from typing import Any
 from ...clock import from_ms
 from ..rules.rules import STATUSES
 from . import charts
+from .charts import percent
 from .page import document, format_duration
 
 MAX_KEYS = 3  # keys shown for each class
@@ -46,7 +47,7 @@ def _outcome(total: Mapping[str, Any]) -> list[str]:
     if total["outcome_yes"] is None:
         return []
     counts = ", ".join(f"{total[f'outcome_{name}']:,} {text}" for name, text in OUTCOMES.items())
-    share = "" if total["outcome_share"] is None else f" ({_percent(total['outcome_share'])} yes)"
+    share = "" if total["outcome_share"] is None else f" ({percent(total['outcome_share'])} yes)"
     return [f"<p>Outcome of the rows whose job has begun: {counts}{share}.</p>"]
 
 
@@ -76,7 +77,7 @@ def _weeks(rule: Mapping[str, Any]) -> list[str]:
 
 def _week(each: Mapping[str, Any]) -> list[str]:
     keys = sum(each[name] for name in STATUSES)
-    counts = [f"{each[name]:,} ({_percent(each[name] / keys)})" if each[name] else "0" for name in STATUSES]
+    counts = [f"{each[name]:,} ({percent(each[name] / keys)})" if each[name] else "0" for name in STATUSES]
     return [each["value"], f"{keys:,}", *counts]
 
 
@@ -97,7 +98,7 @@ def _dimension(rule: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _value(each: Mapping[str, Any], shown: list[str], costly: list[str], faults: list[str]) -> list[str]:
-    share = "–" if each["kept_share"] is None else _percent(each["kept_share"])
+    share = "–" if each["kept_share"] is None else percent(each["kept_share"])
     cells = ["(none)" if each["value"] is None else escape(each["value"]), f"{each['rows']:,}", share]
     cells += ["–" if each[ms] is None else format_duration(each[ms]) for ms in ("late_p50_ms", "late_worst_ms")]
     cells += [_count_html(each["classes"][name], bad=name in faults) for name in shown]
@@ -109,14 +110,9 @@ def _value(each: Mapping[str, Any], shown: list[str], costly: list[str], faults:
     return cells
 
 
-def _percent(share: float) -> str:
-    """Return a share in percent, rounded down to one decimal, so that only a share of 1 is shown as 100 %."""
-    return f"{int(share * 1000) / 10:g} %"
-
-
 TREND = (
-    ("kept_share", "kept", _percent), ("faults", "faults", charts.count), ("late_p50_ms", "p50 late", format_duration),
-    ("late_worst_ms", "worst late", format_duration), ("outcome_share", "outcome yes", _percent),
+    ("kept_share", "kept", percent), ("faults", "faults", charts.count), ("late_p50_ms", "p50 late", format_duration),
+    ("late_worst_ms", "worst late", format_duration), ("outcome_share", "outcome yes", percent),
 )  # fmt: skip
 
 

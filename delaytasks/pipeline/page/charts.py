@@ -127,6 +127,11 @@ def count(value: float) -> str:
     return f"{value / 1_000:g}k" if value >= 10_000 else f"{value:g}"
 
 
+def percent(share: float) -> str:
+    """Return a share in percent, rounded down to one decimal, so that only a share of 1 is shown as 100 %."""
+    return f"{int(share * 1000) / 10:g} %"
+
+
 def _line(value: float, top: float, label: str) -> str:
     y = _y(value, top)
     return (f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'

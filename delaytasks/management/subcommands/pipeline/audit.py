@@ -7,6 +7,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from ....exceptions import BadCalendar
 from ....maintenance import retention
+from ....pipeline.page.charts import percent
 from .. import arguments
 from ..output import Answer, Options, Verb, table
 from . import calendars, html_file
@@ -93,7 +94,7 @@ def _section(rule: dict[str, Any], load: list[str]) -> str:
     ]
     total = rule["total"]
     if total["outcome_yes"] is not None:
-        share = "" if total["outcome_share"] is None else f" ({_percent(total['outcome_share'])})"
+        share = "" if total["outcome_share"] is None else f" ({percent(total['outcome_share'])})"
         no, unknown = total["outcome_no"], total["outcome_unknown"]
         lines.append(f"outcome: {total['outcome_yes']} yes{share}, {no} no, {unknown} not yet known")
     if len(rule["trend"]) > 1:
@@ -107,7 +108,7 @@ def _section(rule: dict[str, Any], load: list[str]) -> str:
 
 
 def _to_audit(each: dict[str, Any]) -> str:
-    share = "" if each["kept_share"] is None else f" {_percent(each['kept_share'])} kept and"
+    share = "" if each["kept_share"] is None else f" {percent(each['kept_share'])} kept and"
     return f"{each['as_of'][:10]}{share} {each['faults']} fault{'' if each['faults'] == 1 else 's'}"
 
 
@@ -129,13 +130,8 @@ def _dimension(name: str, values: list[dict[str, Any]]) -> str:
 
 
 def _cells(each: dict[str, Any]) -> tuple[Any, ...]:
-    share = "" if each["kept_share"] is None else _percent(each["kept_share"])
+    share = "" if each["kept_share"] is None else percent(each["kept_share"])
     return "(none)" if each["value"] is None else each["value"], each["rows"], each["faults"], share, each["cost"]
-
-
-def _percent(share: float) -> str:
-    """Format a share as a percentage, rounded down, so that only a share of 1 is 100 %."""
-    return f"{int(share * 1000) / 10:g} %"
 
 
 def _keys(samples: list[dict[str, Any]], count: int) -> str:
