@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 from .. import handlers
 from ..handlers import HandlerOptions, Single
 from ..jobs.handles import Handle
+from ..jobs.inputs import to_body
 from . import registry
 from .definition import Definition, Duration, Missed, Running
 from .registry import Declared
@@ -63,8 +64,9 @@ def recurring(
     old version may make its jobs during a deployment. `manage.py delaytasks schedules apply` stores the schedule; call
     it after migrate. Nothing runs before.
 
-    Raises BadSchedule, BadTimeZone, and the exceptions of handler().
+    Raises BadSchedule, BadTimeZone, BadBody, BodyTooLarge, and the exceptions of handler().
     """
+    to_body(body)
     zone = tz.key if isinstance(tz, ZoneInfo) else tz
     definition = Definition(
         name=name or topic, topic=topic, tz=zone, cron=cron, every=every, rrule=rrule, delay=delay, period=period,

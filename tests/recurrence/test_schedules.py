@@ -6,7 +6,7 @@ import pytest
 
 from delaytasks import cancel, clock, databases, handlers, recurring, retry_dead, run_now, schedule
 from delaytasks.clock import to_ms
-from delaytasks.exceptions import BadInput, BadSchedule, UnknownTopic
+from delaytasks.exceptions import BadBody, BadInput, BadSchedule, UnknownTopic
 from delaytasks.maintenance.retention import Retention, prune
 from delaytasks.maintenance.runs import note, note_deleted
 from delaytasks.models import Job, JobEvent, Schedule, Topic
@@ -416,6 +416,12 @@ def declare(name: str = "tick", **options) -> None:
 
 def kinds(changes) -> dict[str, str]:
     return {change.name: change.kind for change in changes}
+
+
+def test_recurring_refuses_a_body_that_apply_could_not_store():
+    with pytest.raises(BadBody, match="Object of type datetime is not JSON"):
+        recurring("tick", every=600, body={"since": START})(lambda job: None)
+    assert registry.declared() == {}
 
 
 def test_recurring_registers_a_handler_and_a_schedule(stage, db_clock):
