@@ -16,6 +16,7 @@ class TimeoutsTestMixin:
 
     timeouts_start    aware datetime at which the clock starts; None: the real time
     timeouts_mirror   True: use Redis, see Timeouts; needs a TransactionTestCase
+    timeouts_using    alias of the database whose jobs run; None: the router's database for writes
 
     setUpTestData() and setUpClass() run before the virtual clock is installed.
     """
@@ -23,8 +24,10 @@ class TimeoutsTestMixin:
     timeouts: Timeouts
     timeouts_start: ClassVar[datetime | None] = None
     timeouts_mirror: ClassVar[bool] = False
+    timeouts_using: ClassVar[str | None] = None
 
     def setUp(self) -> None:
         test: Any = self
-        self.timeouts = test.enterContext(Timeouts(start=self.timeouts_start, mirror=self.timeouts_mirror))
+        kit = Timeouts(start=self.timeouts_start, mirror=self.timeouts_mirror, using=self.timeouts_using)
+        self.timeouts = test.enterContext(kit)
         super().setUp()  # type: ignore[misc]

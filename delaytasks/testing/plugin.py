@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "timeouts(start=None, mirror=False, reconciles=True): options of the fixture `timeouts`: the aware datetime at "
-        "which its clock starts; whether it uses Redis, which needs django_db(transaction=True); whether it "
-        "reconciles declared timeouts automatically",
+        "timeouts(start=None, mirror=False, using=None, reconciles=True): options of the fixture `timeouts`: the aware "
+        "datetime at which its clock starts; whether it uses Redis, which needs django_db(transaction=True); the "
+        "database whose jobs run, which django_db(databases=...) must allow; whether it reconciles declared timeouts "
+        "automatically",
     )
     has_django = config.pluginmanager.hasplugin("django")
     config.pluginmanager.register(WithDjango() if has_django else WithoutDjango(), "delaytasks-timeouts")

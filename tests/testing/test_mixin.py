@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from delaytasks import handlers, schedule
 from delaytasks.db import dialects
+from delaytasks.exceptions import BadInput
 from delaytasks.testing import TimeoutsTestMixin
 
 
@@ -32,6 +33,17 @@ class WithTheKit(TimeoutsTestMixin, TestCase):
         self.assertFalse(self.timeouts.advance(seconds=59))
         self.assertEqual(self.timeouts.advance(seconds=1).outcomes, {"finished": 1})
         self.assertEqual(self.keys, ["1"])
+
+
+class InAnotherDatabase(TimeoutsTestMixin, TestCase):
+    timeouts_using = "shops"
+
+    def setUp(self) -> None:
+        with self.assertRaisesRegex(BadInput, "using is 'shops'"):
+            super().setUp()
+
+    def test_the_kit_uses_the_database_that_the_class_names(self) -> None:
+        assert not hasattr(self, "timeouts")
 
 
 class AfterTheKit(TestCase):
