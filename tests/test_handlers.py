@@ -266,11 +266,12 @@ def test_an_option_that_is_not_a_positive_integer_is_refused_by_name(option: str
         pytest.param(lambda: handler("order.close", on_dead="shop.dead")(close), "on_dead is 'shop.dead'", id="dead"),
         pytest.param(
             lambda: poll("order.close", every=[60], until=600, on_give_up="shop.end")(close),
-            "on_give_up is 'shop.end'", id="give-up",
+            "on_give_up is 'shop.end'",
+            id="give-up",
         ),
         pytest.param(lambda: handler("order.close")(classmethod(close)), "cannot be called", id="classmethod"),
     ],
-)  # fmt: skip
+)
 def test_what_would_break_the_end_of_an_attempt_is_refused_when_declared(declare: Any, option: str) -> None:
     with pytest.raises(ValueError, match=option):
         declare()

@@ -324,8 +324,8 @@ def _checked(items: Iterable[Mapping[str, Any]], trace_context: str) -> Iterator
             row = to_new_job(**item)
         except TypeError as error:
             raise BadInput(
-                f"Item {position}: {_mistake(item, error)}. It takes topic, key or subject, delay or due_at, body, "
-                "ttr, expires, priority."
+                f"Item {position}: {_mistake(item, error)}. "
+                "It takes topic, key or subject, delay or due_at, body, ttr, expires, priority."
             ) from None
         except BadInput as error:
             raise type(error)(f"Item {position}: {error}") from None

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from django.db import connection
 from django.test import TestCase
 from django.utils import timezone
@@ -39,7 +40,7 @@ class InAnotherDatabase(TimeoutsTestMixin, TestCase):
     timeouts_using = "shops"
 
     def setUp(self) -> None:
-        with self.assertRaisesRegex(BadInput, "using is 'shops'"):
+        with pytest.raises(BadInput, match="using is 'shops'"):
             super().setUp()
 
     def test_the_kit_uses_the_database_that_the_class_names(self) -> None:
