@@ -445,6 +445,15 @@ def test_stats_count_each_topic(run, some):
     assert re.search(r"^mirror +off$", text, re.MULTILINE)
 
 
+def test_stats_say_which_delayed_jobs_they_count(run, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "HORIZON_SECONDS": 1800}
+    schedule("order.close", "near", delay=1790)
+    schedule("order.close", "far", delay=1810)
+    text = run("stats").out
+    assert re.search(r"^order\.close +1 +0 +0 +0 ", text, re.MULTILINE)
+    assert "\ndelayed  only jobs that are due within 30 min\n" in text
+
+
 def test_stats_of_an_empty_database_are_0(run):
     assert run("stats").code == 0
 

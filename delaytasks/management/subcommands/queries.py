@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import clock, formatting, handlers, topics
+from ... import clock, conf, formatting, handlers, topics
 from ...db import dialects, pagination
 from ...db.scans import JobFilter
 from ...jobs import history
@@ -33,6 +33,7 @@ def _stats(options: Options, using: str) -> Answer:
     lines = [
         table(("topic", *COUNT_COLUMNS, "oldest ready"), rows, right=(*COUNT_COLUMNS, "oldest ready")),
         "",
+        f"delayed  only jobs that are due within {formatting.duration(conf.get().horizon_ms)}",
         f"mirror   {snapshot['mirror']}",
         f"overdue  {snapshot['overdue']}",
         f"skew     {snapshot['skew_ms']} ms (this host's clock minus the database's)",
