@@ -12,12 +12,12 @@ from django.utils import timezone
 from django.utils.translation import override
 
 from delaytasks import formatting, handlers
-from delaytasks.admin import log_entries
+from delaytasks.admin import display, log_entries
 from delaytasks.admin.bulk import actions as admin_bulk
 from delaytasks.api.access import tokens
 from delaytasks.api.models import ServiceAccount, Token
 from delaytasks.bulk import changes as bulk
-from delaytasks.models import BulkChange, CalendarDay, Job, Topic, TopicStat
+from delaytasks.models import BulkChange, CalendarDay, Job, Schedule, Topic, TopicStat
 from delaytasks.monitoring import health
 from delaytasks.outcomes import FORMER_ERRORS, FORMER_RESULTS, ErrorCode, Result
 from delaytasks.recurrence import schedules
@@ -292,6 +292,17 @@ def test_messages_and_log_entries_of_pausing_are_in_chinese(client, action):
     assert left(client.get(f"{TOPICS}{TOPIC}/history/")) == []
 
 
+# -- schedules ----------------------------------------------------------------------------------
+
+
+def test_an_ended_schedule_is_ended_in_chinese_and_not_its_end_time(client):
+    report = schedules.define(Definition(name="report", topic=TOPIC, rrule="FREQ=DAILY"))
+    Schedule.objects.filter(pk=report.pk).update(ended=True)
+    assert display.labelled("cancelled", "已结束") in client.get("/admin/delaytasks/schedule/").content.decode()
+    [row] = client.get(f"{BOARD}numbers/").json()["schedules"]["rows"]
+    assert row[:3] == ["report", TOPIC, "已结束"]
+
+
 # -- log entries of all users --------------------------------------------------------
 
 
@@ -341,6 +352,10 @@ def test_a_log_entry_of_other_origin_is_unchanged():
 
 
 # -- the board ----------------------------------------------------------------------------------
+
+
+def test_the_board_explains_due_and_not_the_due_time(client):
+    assert ("到期", "任务应当开始的时间已到。") in client.get(BOARD).context["glossary"]
 
 
 @pytest.fixture

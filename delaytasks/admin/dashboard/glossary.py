@@ -9,7 +9,7 @@ def glossary() -> list[tuple[str, str]]:
     return [
         (_("Job"), _("Something to do at a certain time, such as closing an unpaid order.")),
         (_("Topic"), _("A kind of job. All jobs of a topic are done by the same code.")),
-        (_("Due"), _("The time has come at which the job is to begin.")),
+        (pgettext("of jobs", "Due"), _("The time has come at which the job is to begin.")),
         (
             _("Late"),
             _("How long after its due time a job began. p50: half of the jobs; p99: 99 of 100 were not later."),

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from ... import clock, databases, formatting
 from ...monitoring.daily_stats import PeriodStats, TopicHistory
@@ -77,7 +77,8 @@ def schedules(statistics: Statistics) -> Json:
 
 
 def _schedule_row(each: ScheduleStats) -> list[str]:
-    states = {"paused": _("paused"), "ended": _("ended"), "stopped": _("stopped"), "running": EMPTY}
+    ended = pgettext("state of a schedule", "ended")
+    states = {"paused": _("paused"), "ended": ended, "stopped": _("stopped"), "running": EMPTY}
     coming = states[each.state] if each.next_ms is None else formatting.absolute(clock.from_ms(each.next_ms))
     drifts = [span(ms) or EMPTY for ms in (each.drift_ms, each.worst_ms)]
     return [each.name, each.topic, coming, *drifts, *map(number, (each.ran, each.missed, each.skipped))]

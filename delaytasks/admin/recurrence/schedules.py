@@ -16,7 +16,7 @@ from django.urls import path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from ... import admin_log, databases, formatting, permissions, topics
 from ...admin_log import Action
@@ -124,7 +124,9 @@ class ScheduleAdmin(BackfillPage):
             return row.problem
         if row.paused:
             return display.labelled("paused", _("paused"))
-        return display.labelled("cancelled", _("ended")) if row.ended else display.labelled("running", _("running"))
+        if row.ended:
+            return display.labelled("cancelled", pgettext("state of a schedule", "ended"))
+        return display.labelled("running", _("running"))
 
     @admin.display(description=_("next run"))
     def next_run(self, row: Schedule) -> Any:
