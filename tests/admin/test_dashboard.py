@@ -386,6 +386,16 @@ def test_links_to_the_board_are_shown_to_permitted_users(staff):
         assert BOARD not in may_not.get(address).content.decode()
 
 
+def test_tiles_link_only_to_lists_that_the_viewer_may_view(staff):
+    Topic.objects.update(paused=True)
+    row = {"topic": TOPIC, "body": {}, "cron": "0 9 * * *", "start_at": NOW, "made_until": NOW + timedelta(days=1)}
+    Schedule.objects.create(name="nightly", problem="The zone Mars/Base is unknown.", ended=True, **row)
+    client = staff("delaytasks.view_job", "delaytasks.view_schedule")
+    links = {name: tile["url"] for name, tile in tiles(client).items() if tile["url"]}
+    assert set(links) == {"ready", "reserved", "dead", "schedules"}, "and not of the paused topics"
+    assert {client.get(url).status_code for url in links.values()} == {200}
+
+
 # -- the page -----------------------------------------------------------------------------------
 
 
@@ -416,8 +426,11 @@ class OtherSite(admin.AdminSite):
 other_site = OtherSite(name="other")
 other_site.register(Job, JobAdmin)
 other_site.register(Board, BoardAdmin)
+board_site = OtherSite(name="board")
+board_site.register(Board, BoardAdmin)
 urlpatterns = [
     path("other/", other_site.urls),
+    path("board/", board_site.urls),
     path("admin/", admin.site.urls),
     path("i18n/", include("django.conf.urls.i18n")),  # for the header of the example's admin
 ]
@@ -433,6 +446,12 @@ def test_the_board_works_in_a_custom_admin_site(admin_client):
     found = {tile["name"]: tile for tile in admin_client.get(config["url"]).json()["tiles"]}
     assert found["ready"]["url"].startswith("/other/delaytasks/job/")
     assert found["paused"]["url"] == ""  # this site does not register topics
+
+
+@pytest.mark.urls(__name__)
+def test_on_a_site_without_the_list_of_jobs_no_tile_is_a_link(admin_client):
+    found = admin_client.get("/board/delaytasks/board/numbers/").json()["tiles"]
+    assert {tile["url"] for tile in found} == {""}
 
 
 # -- queries ------------------------------------------------------------------------------

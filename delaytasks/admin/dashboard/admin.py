@@ -5,10 +5,11 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.forms import Media
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -90,10 +91,17 @@ class BoardAdmin(admin.ModelAdmin):
         topic = _chosen_topic(request, self._visible(request))
         using = databases.alias()
         topics = [topic] if topic else permissions.visible_topics(request.user, using)
-        view_url = partial(_view_url, self.admin_site.name)
+        list_url = partial(self._list_url, request)
         with timezone.override(display.viewer_zone(request)):
-            board = data.build(using, topics, view_url=view_url, topic=topic)
+            board = data.build(using, topics, list_url=list_url, topic=topic)
         return JsonResponse(board)
+
+    def _list_url(self, request: HttpRequest, model: type[Model]) -> str:
+        """Return the URL of a model's list; "" if this site does not have it, or the user may not view it."""
+        site = self.admin_site
+        if not site.is_registered(model) or not site.get_model_admin(model).has_view_or_change_permission(request):
+            return ""
+        return reverse(f"admin:delaytasks_{model._meta.model_name}_changelist", current_app=site.name)
 
     def _visible(self, request: HttpRequest) -> list[str]:
         """Return the topics that the user can choose. Raises PermissionDenied if the user may not view jobs."""
@@ -108,14 +116,6 @@ def _chosen_topic(request: HttpRequest, topics: list[str]) -> str:
     if topic and topic not in topics:
         raise Http404
     return topic
-
-
-def _view_url(site_name: str, view: str) -> str:
-    """Return the URL of a view of the same admin site; "" if the site does not have it."""
-    try:
-        return reverse(view, current_app=site_name)
-    except NoReverseMatch:
-        return ""
 
 
 def script_texts() -> dict[str, Any]:

@@ -13,12 +13,12 @@ from . import charts as chart_data
 from . import tables
 from . import tiles as tile_data
 from .labels import clock_time, day_and_time, local
-from .tiles import Json, ViewUrl
+from .tiles import Json, ListUrl
 
 logger = logging.getLogger("delaytasks")
 
 
-def build(using: str, topics: Collection[str] | None, *, view_url: ViewUrl, topic: str = "") -> Json:
+def build(using: str, topics: Collection[str] | None, *, list_url: ListUrl, topic: str = "") -> Json:
     """Return the board's contents. A chart or table is None if its query failed; a tile is then left out.
 
     topics   the topics to show; None: all jobs
@@ -39,10 +39,10 @@ def build(using: str, topics: Collection[str] | None, *, view_url: ViewUrl, topi
     }
     tiles = [
         *(tile_data.due_tiles(minutes, hours) if minutes and hours else ()),
-        *(tile_data.status_tiles(statuses, view_url, topic) if statuses is not None else ()),
+        *(tile_data.status_tiles(statuses, list_url, topic) if statuses is not None else ()),
         *(tile_data.hour_tiles(hour, topics) if hour else ()),
         *(tile_data.health_tiles(engine_health) if engine_health else ()),
-        *(tile_data.schedule_tiles(problems, view_url) if problems else ()),
+        *(tile_data.schedule_tiles(problems, list_url) if problems else ()),
     ]
     return {
         "at": local(databases.now_ms(using)).strftime("%H:%M:%S"), "tiles": tiles, "charts": charts,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
+from django.db.models import Model
 from django.utils import translation
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -11,6 +12,7 @@ from django.utils.translation import ngettext
 
 from ... import conf
 from ...db.counts import NOTHING, Count, total
+from ...models import Job, Schedule, Topic
 from ...monitoring import health, last_hour, readiness
 from ...monitoring.advice import ADVICE, Problem
 from ...monitoring.forecast import Forecast, TopicStatus, TopicStatuses
@@ -20,7 +22,7 @@ from ..lateness import SLOW_MS, STUCK_MS
 from .labels import MAX_NAMES, names, number, span, topic_counts
 
 Json = dict[str, Any]
-ViewUrl = Callable[..., str]
+ListUrl = Callable[[type[Model]], str]  # "" if there is no list that the user may view
 OK, WARNING, ERROR, PLAIN = "ok", "warning", "error", ""
 AUDITS_MISSED = 3  # after this many missed audits, it is unknown whether the mirror is correct
 MAX_FAILED_RATIO = 0.1  # failed attempts divided by all attempts; the tile shows a warning above it
@@ -60,13 +62,13 @@ def due_tiles(minutes: Forecast, hours: Forecast) -> Iterator[Json]:
 # -- current state ------------------------------------------------------------------------------------
 
 
-def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = "") -> Iterator[Json]:
-    statuses = all_statuses.topics
+def status_tiles(all_statuses: TopicStatuses, list_url: ListUrl, topic: str = "") -> Iterator[Json]:
+    statuses, job_list = all_statuses.topics, list_url(Job)
     scope = "" if all_statuses.complete else _("counted for %(n)d topics only; there are more") % {"n": len(statuses)}
 
     def jobs(state: str) -> str:
         query = {"state": state} | ({"topic": topic} if topic else {})
-        return f"{view_url('admin:delaytasks_job_changelist')}?{urlencode(query)}"
+        return f"{job_list}?{urlencode(query)}" if job_list else ""
 
     def sum_of(counts: Iterable[Count]) -> str:
         return number(total([*counts, Count(0, all_statuses.complete)]))
@@ -80,7 +82,7 @@ def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = ""
     yield tile("dead", _("Dead, not retried yet"), dead, *_top_topics(statuses, "dead"), scope, url=jobs("dead"))
     paused = [name for name, each in statuses.items() if each.paused]
     if paused:
-        topics, many = view_url("admin:delaytasks_topic_changelist"), number(Count(len(paused), all_statuses.complete))
+        topics, many = list_url(Topic), number(Count(len(paused), all_statuses.complete))
         notes = [names(paused), scope]
         yield tile("paused", _("Paused topics"), many, *notes, level=WARNING, url=topics, problem=Problem.PAUSED)
 
@@ -158,9 +160,9 @@ def _beat_tile(status: health.Health) -> Json:
     return tile("beat", _("Beat"), value, note, level=ERROR, problem=Problem.BEAT)
 
 
-def schedule_tiles(problems: health.ScheduleProblems, view_url: ViewUrl) -> Iterator[Json]:
+def schedule_tiles(problems: health.ScheduleProblems, list_url: ListUrl) -> Iterator[Json]:
     """Yield a tile only if schedules are behind or stopped."""
-    url = view_url("admin:delaytasks_schedule_changelist")
+    url = list_url(Schedule)
     if problems.behind_ms is not None:
         value, note = span(problems.behind_ms), _("behind: their next runs have not been made")
         yield tile("schedules", _("Schedules"), value, note, level=ERROR, url=url, problem=Problem.SCHEDULES_BEHIND)
