@@ -6,10 +6,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 
 from delaytasks import handlers
 from delaytasks.jobs import audit_log
-from delaytasks.models import AuditEntry, Job, Schedule, Topic
+from delaytasks.models import AuditEntry, Job, JobEvent, Schedule, Topic
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
@@ -318,6 +319,13 @@ def test_a_page_that_is_submitted_twice_runs_a_schedule_once(admin_client, repor
     assert "0 jobs scheduled for now" in act(admin_client, "run_now", report, page_ms=first, reason="Asked.")
     assert [action for action, _ in history()] == ["schedule.run_once"]
     assert "1 job scheduled for now" in act(admin_client, "run_now", report, page_ms=page_ms())
+
+
+def test_the_job_of_a_schedule_that_is_run_once_names_the_user_as_other_changes_do(admin_client, report, monkeypatch):
+    monkeypatch.setattr(User, "__str__", lambda user: "Anna of the accounting department")
+    act(admin_client, "run_now", report)
+    event = JobEvent.objects.get(job__key__startswith="report@now:")
+    assert event.actor == AuditEntry.objects.get(action="schedule.run_once").actor == "admin"
 
 
 def test_an_action_that_changes_nothing_is_not_logged(admin_client, report):

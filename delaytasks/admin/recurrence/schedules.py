@@ -211,10 +211,11 @@ class ScheduleAdmin(BackfillPage):
 
     @admin.action(permissions=["change"], description=_("Run once now"))
     def run_now(self, request: HttpRequest, queryset: QuerySet) -> None:
+        user: Any = request.user
         page_ms = parse_id(request.POST.get("page_ms", ""))
 
         def run_once(name: str, *, using: str) -> bool:
-            return schedules.run_now(name, using=using, by=str(request.user), request_ms=page_ms).is_new
+            return schedules.run_now(name, using=using, by=user.get_username(), request_ms=page_ms).is_new
 
         self._act(
             request, queryset, Action.RUN_ONCE, run_once,
