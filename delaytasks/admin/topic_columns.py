@@ -66,8 +66,9 @@ def last_hour(stats: TopicStats) -> str:
     text = formatting.join(f"{word} {count:,}" for word, count in counted if count) or _("nothing")
     if stats.hour.complete:
         return text
-    minutes = stats.hour.minutes_counted
-    return _("%(what)s (in the last %(n)d minutes)") % {"what": text, "n": minutes}
+    minutes = int(stats.hour.minutes_counted)
+    part = ngettext("%(what)s (in the last minute)", "%(what)s (in the last %(n)d minutes)", minutes)
+    return part % {"what": text, "n": minutes}
 
 
 # -- the handler --------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from delaytasks.clock import from_ms, to_ms
 from delaytasks.db import counts
 from delaytasks.db.counts import Count
 from delaytasks.models import Board, Job, MirrorMark, Schedule, Topic
-from delaytasks.monitoring import last_hour, readiness
+from delaytasks.monitoring import health, last_hour, readiness
 from delaytasks.monitoring.forecast import Bin, Forecast
 from delaytasks.states import Outcome, State
 
@@ -236,10 +236,17 @@ def test_a_stopped_schedule_has_a_tile_however_many_others_there_are(admin_clien
     assert tiles(admin_client)["schedules"]["notes"] == ["nightly"]
 
 
-def test_one_compared_job_is_told_in_the_singular(admin_client, with_redis):
-    audit = {"at_ms": to_ms(NOW - 3 * MINUTE), "checked": 1}
-    MirrorMark.objects.update_or_create(pk=1, defaults={"audit": audit})
-    assert "agreed with the database on 1 job 3 min ago" in tiles(admin_client)["mirror"]["notes"]
+def test_one_job_one_minute_and_one_rebuild_are_told_in_the_singular(admin_client, monkeypatch):
+    make_job("a", due=3 * MINUTE)
+    status = health.health("default")._replace(mirror="up", checked=1, audit_age_ms=180_000, rebuilt=2)
+    monkeypatch.setattr(data.health, "health", lambda using: status)
+    whole = last_hour.last_hour("default")
+    short = whole._replace(complete=False, since_ms=whole.now_ms - last_hour.MINUTE_MS)
+    monkeypatch.setattr(data.last_hour, "last_hour", lambda using: short)
+    found = tiles(admin_client)
+    assert found["mirror"]["notes"] == ["agreed with the database on 1 job 3 min ago", "rebuilt 1 time"]
+    assert "of the last minute only: too many events to count" in found["finished"]["notes"]
+    assert chart(admin_client, "minutes")["summary"] == "1 falls due. The busiest time is 00:03: 1."
 
 
 def test_the_mirror_tile_shows_the_result_of_the_audit(admin_client, with_redis):

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.utils import dateformat
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
+from django.utils.translation import ngettext, pgettext
 
 from ... import formatting
 from ...monitoring import forecast, last_hour
@@ -79,9 +79,12 @@ def _summary(jobs: Forecast, label: Callable[[int], str]) -> str:
     most = max(jobs.bins, key=lambda each: each.due.number)
     if not most.due.number:
         return _("No jobs fall due.")
-    return _("%(sum)s fall due. The busiest time is %(time)s: %(most)s.") % {
-        "sum": number(jobs.sum), "time": label(most.at_ms), "most": number(most.due),
-    }  # fmt: skip
+    text = ngettext(
+        "%(sum)s falls due. The busiest time is %(time)s: %(most)s.",
+        "%(sum)s fall due. The busiest time is %(time)s: %(most)s.",
+        jobs.sum.number,
+    )
+    return text % {"sum": number(jobs.sum), "time": label(most.at_ms), "most": number(most.due)}
 
 
 # -- last hour -----------------------------------------------------------------------------------

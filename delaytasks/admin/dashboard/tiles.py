@@ -117,8 +117,9 @@ def health_tiles(status: health.Health) -> Iterator[Json]:
     if status.mirror == "up" and status.repaired:
         many = ngettext("%(n)s missed job was put back", "%(n)s missed jobs were put back", status.repaired)
         notes.append(many % {"n": number(status.repaired)})
-    if status.rebuilt > 1:  # the first rebuild is the initial fill
-        notes.append(_("rebuilt %(n)s times") % {"n": number(status.rebuilt - 1)})
+    rebuilt = status.rebuilt - 1  # the first rebuild is the initial fill
+    if rebuilt > 0:
+        notes.append(ngettext("rebuilt %(n)s time", "rebuilt %(n)s times", rebuilt) % {"n": number(rebuilt)})
     level, problem = _mirror_level(status)
     value = {"up": _("up"), "read_only": _("read-only"), "down": _("down"), "off": _("off")}[status.mirror]
     yield tile("mirror", _("Mirror"), value, *notes, level=level, problem=problem)
@@ -195,7 +196,12 @@ def hour_tiles(hour: LastHour, topics: Collection[str] | None) -> Iterator[Json]
     minutes = hour.minutes_counted
     finished, died = tally.outcomes[Outcome.FINISHED], tally.outcomes[Outcome.DEAD]
     rate = _("%(number)s a minute") % {"number": f"{finished / minutes:,.1f}"}
-    known = "" if hour.complete else _("of the last %(n)d minutes only: too many events to count") % {"n": minutes}
+    part = ngettext(
+        "of the last minute only: too many events to count",
+        "of the last %(n)d minutes only: too many events to count",
+        int(minutes),
+    )
+    known = "" if hour.complete else part % {"n": minutes}
     yield tile("finished", _("Finished, last hour"), number(finished), rate, known)
     yield _late_tile(tally)
     failed = sum(tally.outcomes[outcome] for outcome in FAILURES)
