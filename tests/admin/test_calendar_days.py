@@ -128,6 +128,17 @@ def test_only_editable_calendars_are_offered(admin_client, office):
         registry.unregister("fixed")
 
 
+def test_the_year_of_a_calendar_that_staff_may_not_change_links_only_to_its_stored_exceptions(admin_client, office):
+    Calendar("fixed", tz="UTC", hours={"mon": "09:00-17:00"}, editable=False)
+    row = CalendarDay.objects.create(calendar="fixed", day=date(2026, 3, 2))  # from before it was fixed
+    try:
+        page = admin_client.get(LIST, {"calendar": "fixed", "year": "2026"}).content.decode()
+    finally:
+        registry.unregister("fixed")
+    links = re.findall(r'<td class="dt-day-[^>]*><a href="([^"]*)"', page)
+    assert links == [f"{LIST}{row.pk}/change/"], "a form for another day would add it to the calendar office"
+
+
 def test_one_day_has_one_exception(admin_client, office):
     CalendarDay.objects.create(calendar="office", day=date(2026, 3, 2))
     page = admin_client.post(ADD, {"calendar": "office", "day": "2026-03-02", "hours": "", "note": ""})

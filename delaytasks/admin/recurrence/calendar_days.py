@@ -103,10 +103,11 @@ class CalendarDayAdmin(TranslatedHistoryAdmin):
         return "?" + urlencode({"calendar": name, "year": year})
 
     def _url_of(self, request: HttpRequest, name: str) -> Callable[[date], str]:
-        """Return a function: day -> URL to add or change the exception of that day; "" if the user may not add one."""
+        """Return a function: day -> URL to add or change the exception of that day; "" if none can be added."""
         rows = self.get_queryset(request).filter(calendar=name).values_list("day", "pk")
         stored = dict(rows) if self.has_view_or_change_permission(request) else {}
-        may_add, add_url = self.has_add_permission(request), self._url("calendarday_add")
+        may_add = name in registry.editable() and self.has_add_permission(request)
+        add_url = self._url("calendarday_add")
 
         def url_of(day: date) -> str:
             if day in stored:
