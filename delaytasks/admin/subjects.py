@@ -80,7 +80,6 @@ def _row(job: Job, now: Any) -> dict[str, Any]:
         "state": display.state(job.shown_state(now)),
         "at": display.moment(at, now),
         "attempt": job.attempt,
-        "is_live": job.ended_at is None,
     }
 
 
