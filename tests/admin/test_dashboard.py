@@ -3,10 +3,12 @@
 import json
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.staticfiles import finders
 from django.core.cache import cache
 from django.db import DatabaseError, connection
 from django.test import Client
@@ -413,6 +415,13 @@ def test_the_page_has_no_inline_scripts_or_styles_and_loads_nothing_external(adm
     assert all("src=" in script or 'type="application/json"' in script for script in scripts)
     page = page.replace('xmlns="http://www.w3.org/2000/svg"', "")  # Django's own icons
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|https?://", page)
+
+
+def test_each_series_of_a_chart_has_a_colour(admin_client):
+    make_job("a", due=MINUTE)
+    style = Path(finders.find("delaytasks/board.css")).read_text(encoding="utf-8")
+    names = {each["name"] for chart in numbers(admin_client)["charts"].values() for each in chart["series"]}
+    assert [name for name in names if f".dt-c-{name} {{ color:" not in style] == []
 
 
 def test_a_hostile_topic_name_is_escaped(admin_client):

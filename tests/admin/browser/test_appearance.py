@@ -18,8 +18,13 @@ from ..conftest import NOW, TOPIC, make_event, make_job
 pytestmark = pytest.mark.xdist_group("browser")
 JOBS, TOPICS, CHANGES = "/admin/delaytasks/job/", "/admin/delaytasks/topic/", "/admin/delaytasks/bulkchange/"
 BOARD = "/admin/delaytasks/board/"
-LINES = ("due", "herd", "finished", "cancelled", "failed", "expired", "dead", "p50", "p99", "worst")
-TOGETHER = (("due", "herd"), ("finished", "cancelled"), ("failed", "expired", "dead"), ("p50", "p99", "worst"))
+TOGETHER = (
+    ("due", "herd"),
+    ("finished", "cancelled", "skipped"),
+    ("failed", "expired", "dead"),
+    ("p50", "p99", "worst"),
+)
+LINES = [name for together in TOGETHER for name in together]
 THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 # The texts and controls of these pages; all others are Django's.
@@ -44,8 +49,8 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> BulkChange:
     Job.objects.bulk_create([Job(key=f"h:{n}", due_at=NOW + timedelta(minutes=31), **row) for n in range(1200)])
     for n in range(1, 20):
         make_job(f"usual:{n}", due=timedelta(minutes=n))
-    for outcome in (Outcome.FINISHED, Outcome.CANCELLED, Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD):
-        make_event(jobs[State.FINISHED], outcome, attempt=1, **_a_minute_ago(), error="ValueError: no such bank")
+    for outcome in ("finished", "cancelled", "skipped", "failed", "expired", "dead"):
+        make_event(jobs[State.FINISHED], Outcome(outcome), attempt=1, **_a_minute_ago(), error="ValueError: no bank")
     Topic.objects.create(name="test.paused", paused=True)
     for state in BulkChange.State.values:
         began = changes.start(
