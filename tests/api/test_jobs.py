@@ -212,6 +212,7 @@ def test_missing_field_is_named(rest: Rest, left_out: str) -> None:
         ("2030-02-30T00:00:00Z", "not a valid date"),
         ("2030-01-01T24:00:00Z", "not a valid date"),
         ("2030-01-01T00:00:00+24:00", "not a valid date"),
+        ("2030-01-01T00:00:00+05:99", "RFC 3339"),
         ("٢٠٣٠-01-01T00:00:00Z", "RFC 3339"),
         (1893456000, "RFC 3339"),
         ("", "RFC 3339"),

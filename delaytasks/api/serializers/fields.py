@@ -219,7 +219,7 @@ class DateTimeField(DocumentedField):
     """A time in RFC 3339 with an offset. Output is in UTC, to the millisecond."""
 
     FORMAT = re.compile(
-        r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-9]{2})?"
+        r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-5][0-9])?"
     )
     EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
     LATEST = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
