@@ -65,6 +65,7 @@ def test_the_api_may_be_mounted_in_a_namespace_of_the_site(rest: Rest, settings:
         assert answer.status_code == 201, answer.content
         assert rest.client.get(answer.headers["Location"]).status_code == 200
     assert "/v1/api/schema/" in rest.client.get("/v1/api/docs/").content.decode()
+    assert "/v1/api/jobs/{job_id}/" in rest.client.get("/v1/api/schema/").json()["paths"]
 
 
 def test_missing_fields_have_the_topics_defaults(rest: Rest) -> None:

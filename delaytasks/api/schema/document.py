@@ -57,30 +57,33 @@ class GeneratorWarnings(Exception):
     """drf-spectacular warned about something that it could not describe."""
 
 
-def document() -> dict[str, Any]:
-    """Return the OpenAPI document with this site's URLs and the limits of its settings."""
-    config = conf.get()
-    key = (mount_path(), config.max_delay_seconds)
+def document(prefix: str = "/api") -> dict[str, Any]:
+    """Return the OpenAPI document with the limits of this site's settings.
+
+    prefix   URL prefix of the API, without a trailing slash
+    """
+    limit = conf.get().max_delay_seconds
     with _lock:  # the generator's settings are global to the process: patching must not overlap
-        if key not in _documents:
+        if limit not in _documents:
             _documents.clear()
-            _documents[key] = _generate(key[0])
-        return _documents[key]
+            _documents[limit] = _generate()
+        schema = _documents[limit]
+    return schema | {"paths": {prefix + path: item for path, item in schema["paths"].items()}}
 
 
-_documents: dict[Any, dict[str, Any]] = {}
+_documents: dict[int, dict[str, Any]] = {}  # by MAX_DELAY_SECONDS; without prefix
 _lock = threading.Lock()
 
 
 def mount_path() -> str:
-    """Return the URL prefix of the API, without a trailing slash."""
+    """Return the URL prefix of the API, without a trailing slash; "/api" if it is mounted in another namespace."""
     try:
         return reverse("delaytasks_api:health").removesuffix("/health/")
     except NoReverseMatch:
         return "/api"
 
 
-def _generate(prefix: str) -> dict[str, Any]:
+def _generate() -> dict[str, Any]:
     overrides = {
         "TITLE": TITLE,
         "DESCRIPTION": DESCRIPTION,
@@ -88,7 +91,6 @@ def _generate(prefix: str) -> dict[str, Any]:
         "OAS_VERSION": "3.1.1",
         "TAGS": TAGS,
         "SCHEMA_PATH_PREFIX": "",
-        "SCHEMA_PATH_PREFIX_INSERT": prefix,
         "COMPONENT_SPLIT_PATCH": False,  # PATCH serializers have no required fields: one component is enough
         "SORT_OPERATIONS": False,
         "SORT_OPERATION_PARAMETERS": False,
@@ -102,7 +104,7 @@ def _generate(prefix: str) -> dict[str, Any]:
 
 def as_yaml() -> str:
     """Return the document as YAML, as in docs/openapi.yaml. Raises GeneratorWarnings if there were warnings."""
-    schema = document()
+    schema = document(mount_path())
     if GENERATOR_STATS:
         raise GeneratorWarnings("drf-spectacular warned; see stderr.")
     text: str = OpenApiYamlRenderer().render(schema).decode()
@@ -119,7 +121,8 @@ class SchemaView(BaseView):
     )
     def get(self, request: Request) -> HttpResponse:
         """Return the OpenAPI document of this API in JSON."""
-        text = json.dumps(document(), ensure_ascii=False, separators=(",", ":"))
+        prefix = request.path.removesuffix("/schema/")  # a site may mount the API twice, or in a namespace of its own
+        text = json.dumps(document(prefix), ensure_ascii=False, separators=(",", ":"))
         return HttpResponse(text, content_type=MEDIA_TYPE)
 
 
