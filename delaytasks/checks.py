@@ -6,7 +6,8 @@ Warnings  W004 Redis may evict, W005 Redis does not answer, W006 a TTR beyond Ce
           W007 the broker's visibility timeout, W008 SQLite without IMMEDIATE or WAL, W010 no Redis,
           W012 the Celery app has no broker, W013 Redis over TCP without a password,
           W014 the audit log's triggers are missing, W015 settings for a connection pooler, W016 the isolation level,
-          W018 PostgreSQL on another host without connect_timeout, W050 OpenTelemetry is not installed
+          W018 PostgreSQL on another host without connect_timeout, W019 RETENTION names an unknown topic,
+          W050 OpenTelemetry is not installed
 """
 
 import re
@@ -20,7 +21,8 @@ from django.core.checks import CheckMessage, Error, Info, Tags, Warning, registe
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, router
 
-from . import conf, databases, handlers, tracing
+from . import conf, databases, handlers, topics, tracing
+from .databases import is_migrated, is_test_run
 from .db import audit_triggers
 from .db import checks as db_checks
 from .exceptions import MirrorDown
@@ -137,6 +139,25 @@ def check_audit_triggers(*, databases: Sequence[str] | None = None, **_kwargs: A
         if router.allow_migrate_model(alias, AuditEntry)
         and AuditEntry._meta.db_table in connections[alias].introspection.table_names()
         and (missing := audit_triggers.missing(connections[alias]))
+    ]
+
+
+@register(TAG, Tags.database)
+def check_retention_topics(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> list[CheckMessage]:
+    """W019: RETENTION names a topic that is unknown in each database. Runs with --database only."""
+    from .models import Topic
+
+    config, aliases = conf.get_if_valid(), [alias for alias in databases or () if is_migrated(alias, Topic)]
+    if config is None or not aliases or is_test_run():
+        return []
+    known = {conf.ALL_TOPICS}.union(*map(topics.known, aliases))
+    return [
+        Warning(
+            f"DELAYTASKS['RETENTION'] names the topic {topic!r}, which has no handler, no setting and no Topic row.",
+            hint="Correct or remove it. Jobs of topics that RETENTION does not name are kept as its '*' says.",
+            id="delaytasks.W019",
+        )
+        for topic in sorted(config.retention.keys() - known)
     ]
 
 

@@ -464,3 +464,17 @@ def test_a_table_that_lacks_a_column_is_not_migrated(monkeypatch: pytest.MonkeyP
     for table in ("partly_migrated", "nowhere"):
         monkeypatch.setattr(Topic._meta, "db_table", table)
         assert not databases.is_migrated("default", Topic)
+
+
+@pytest.mark.django_db
+def test_a_topic_of_the_retention_that_nothing_knows_is_W019(settings, monkeypatch):
+    monkeypatch.setattr(checks, "is_test_run", lambda: False)
+    Topic.objects.create(name="test.row")
+    retention = {name: {"ended": None} for name in ("*", "order.close", "test.row", "oder.close")}
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RETENTION": retention}
+    (warning,) = checks.check_retention_topics(databases=["default"])
+    assert warning.id == "delaytasks.W019"
+    assert "names the topic 'oder.close'" in warning.msg
+    del retention["oder.close"]
+    assert checks.check_retention_topics(databases=["default"]) == []
+    assert checks.check_retention_topics() == []
