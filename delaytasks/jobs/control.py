@@ -51,6 +51,9 @@ class Named(NamedTuple):
     def cancel(self, using: str, origin: "Origin") -> Cancelled | None:
         return transitions.cancel_live(using, self.topic, self.key, actor=origin.by, reason=origin.reason)
 
+    def end_series(self, using: str, origin: "Origin") -> Result:
+        return series.cancel(using, self.topic, self.key, by=origin.by, reason=origin.reason)
+
     def __str__(self) -> str:
         return f"{self.topic} {self.key!r}"
 
@@ -71,6 +74,9 @@ class Numbered(NamedTuple):
 
     def cancel(self, using: str, origin: "Origin") -> Cancelled | None:
         return transitions.cancel_delayed(using, self.id, actor=origin.by, reason=origin.reason)
+
+    def end_series(self, using: str, origin: "Origin") -> Result:
+        return Result.NOT_FOUND  # the series of a job goes on
 
     def __str__(self) -> str:
         return f"Job {self.id}"
@@ -126,16 +132,15 @@ def cancel(
     Raises UnknownTopic (the job does not exist, and no handler, setting or Topic row has this topic's
     name), BadTopic, BadKey, BadInput.
     """
-    using, target = databases.alias(using), _named(topic, key)
-    topic, key = target
+    using, target, origin = databases.alias(using), _named(topic, key), Origin(by, reason, running)
     if running not in get_args(WhenRunning):
         raise BadInput(f"running is {running!r}; use 'leave' or 'fence'.")
-    result = _cancel(using, target, Origin(by, reason, running))
+    result = _cancel(using, target, origin)
     if result in (Result.NOT_FOUND, Result.ALREADY_FINISHED, Result.ALREADY_CANCELLED):
-        ended = series.cancel(using, topic, key, by=by, reason=reason)
+        ended = target.end_series(using, origin)
         result = result if ended is Result.NOT_FOUND else ended
     if result is Result.NOT_FOUND:  # only then, because usually the job exists and one statement is enough
-        check_known(using, topic)
+        check_known(using, target.topic)
     return CANCEL_RESULTS[result]
 
 
@@ -168,7 +173,8 @@ def _try_cancel(using: str, target: Target, origin: Origin) -> Result:
         if row.state == State.DEAD:
             if transitions.cancel_dead(using, row.id, actor=origin.by, reason=origin.reason):
                 on_commit.send_signal(using, signals.job_cancelled, row.id)
-                return Result.CANCELLED
+                ended = target.end_series(using, origin)
+                return Result.RUNNING if ended is Result.RUNNING else Result.CANCELLED
         elif row.state == State.RESERVED and origin.running == "fence" and not next_runs.runs_here(using, row.id):
             fenced = transitions.fence(using, row.id, actor=origin.by, reason=origin.reason)
             now = target.find(using) if fenced is None else None

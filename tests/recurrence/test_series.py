@@ -232,6 +232,20 @@ def test_a_single_job_with_the_key_of_a_series_is_cancelled_before_the_series(ru
     assert (cancel("tick", KEY), live()) == ("cancelled", [])
 
 
+def test_a_dead_job_with_the_key_of_a_series_is_cancelled_with_the_series(stage, db_clock):
+    """Only a live job is cancelled alone: otherwise a paid order would go on to be reminded."""
+
+    @stage.handler("tick", max_attempts=1)
+    def fail(job):
+        raise ValueError("no")
+
+    schedule("tick", KEY, delay=0)
+    stage.go()
+    schedule("tick", KEY, period=60, repeat=None, delay=60)
+    assert (cancel("tick", KEY), live()) == ("cancelled", [])
+    assert set(Job.objects.values_list("state", flat=True)) == {State.CANCELLED}
+
+
 @pytest.mark.on_both
 def test_cancel_of_a_series_with_a_job_that_runs(stage, db_clock):
     stage.recorder("tick", ttr=60)
