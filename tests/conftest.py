@@ -25,6 +25,7 @@ from hypothesis import settings as hypothesis_settings
 from delaytasks import topics
 from tests.support import rabbitmq
 from tests.support.browser_fixtures import _profiles, console_errors, page, site, visitor  # noqa: F401  fixtures
+from tests.support.databases import second_database  # noqa: F401  fixture
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.spans import spans  # noqa: F401  fixture
 from tests.support.stage import stage, ttr_state  # noqa: F401  fixtures

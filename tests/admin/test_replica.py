@@ -1,6 +1,5 @@
 """The admin reads the database to which the router writes, even if the router sends reads to a replica."""
 
-from collections.abc import Iterator
 from datetime import date
 from types import SimpleNamespace
 from typing import Any
@@ -11,23 +10,21 @@ from django.contrib.admin.utils import quote
 from delaytasks.models import CalendarDay, Job, Schedule, Topic
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
-from tests.support.databases import SECOND, second_database
+from tests.support.databases import SECOND
 
 from ..support.html_forms import unchanged
 from .conftest import TOPIC, make_job
 
-pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _replica(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """A replica that lags behind: it has no rows."""
-    with second_database(django_db_blocker, "delaytasks"):
-        yield
+pytestmark = [
+    pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND]),
+    pytest.mark.usefixtures("second_database"),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _read_from_replica(settings: Any) -> None:
+    """The second database is a replica that lags behind: it has no rows."""
+
     def db_for_read(model: Any, **hints: Any) -> str | None:
         return SECOND if model._meta.app_label == "delaytasks" else None
 

@@ -1,6 +1,5 @@
 """The form of a schedule reads the database of jobs, to which the router writes."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +12,12 @@ from delaytasks import databases
 from delaytasks.admin.recurrence import schedule_form
 from delaytasks.admin.recurrence.schedules import ScheduleAdmin
 from delaytasks.models import Schedule, Topic
-from tests.support.databases import SECOND, second_database
+from tests.support.databases import SECOND
 
-pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    with second_database(django_db_blocker, "delaytasks"):
-        yield
+pytestmark = [
+    pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND]),
+    pytest.mark.usefixtures("second_database"),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -13,18 +13,15 @@ from delaytasks import handlers
 from delaytasks.models import Job
 from delaytasks.states import State
 from project.shop.models import Product
-from tests.support.databases import SECOND, second_database
+from tests.support.databases import SECOND
 
 from .test_handles import keep_on_delete
 
-pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
+pytestmark = [
+    pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND]),
+    pytest.mark.usefixtures("second_database"),
+]  # fmt: skip
 TOPIC = "lamp.dim"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    with second_database(django_db_blocker, "delaytasks"):
-        yield
 
 
 @pytest.fixture

@@ -13,15 +13,12 @@ from delaytasks.models import Schedule, Topic
 from delaytasks.monitoring import job_collector
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
-from tests.support.databases import SECOND, second_database
+from tests.support.databases import SECOND
 
-pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    with second_database(django_db_blocker, "delaytasks"):
-        yield
+pytestmark = [
+    pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND]),
+    pytest.mark.usefixtures("second_database"),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.apps import apps
 from django.db import connection, connections
 
@@ -76,16 +77,16 @@ def unreachable(server: PostgresServer) -> Iterator[None]:
 SECOND = "second"
 
 
-@contextmanager
-def second_database(blocker: Any, *labels: str) -> Iterator[None]:
-    """Another database, in memory, with the tables of these apps, inside the block. For SQLite."""
+@pytest.fixture(scope="module")
+def second_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Another database, in memory, with the tables of delaytasks and of the models with timeouts. For SQLite."""
     connections.settings[SECOND] = {**connections.settings["default"], "NAME": ":memory:"}
-    with blocker.unblock(), connections[SECOND].schema_editor() as editor:
-        for label in labels:
+    with django_db_blocker.unblock(), connections[SECOND].schema_editor() as editor:
+        for label in ("delaytasks", "declared"):
             for model in apps.get_app_config(label).get_models():
                 if model._meta.managed and not model._meta.proxy:
                     editor.create_model(model)
     yield
-    with blocker.unblock():
+    with django_db_blocker.unblock():
         connections[SECOND].close()
     del connections[SECOND], connections.settings[SECOND]

@@ -14,18 +14,15 @@ from delaytasks.db import calendar_days
 from delaytasks.models import CalendarDay, Job
 from delaytasks.testing import Timeouts
 from delaytasks.timeouts import reconcile
-from tests.support.databases import SECOND, second_database
+from tests.support.databases import SECOND
 
 from .app.models import Order
 from .conftest import HALF_HOUR, START
 
-pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    with second_database(django_db_blocker, "delaytasks", "declared"):
-        yield
+pytestmark = [
+    pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND]),
+    pytest.mark.usefixtures("second_database"),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
