@@ -5,12 +5,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from delaytasks import handlers
 from delaytasks.models import Job
 from delaytasks.timeouts import applied_declarations, declarations, receivers
 from delaytasks.timeouts.declarations import Declaration
-from delaytasks.timeouts.triggers import marks
+from delaytasks.timeouts.triggers import marks, statements
 from delaytasks.worker import completion
 
 START = datetime(2030, 1, 1, tzinfo=UTC)  # the initial time of db_clock
@@ -55,6 +56,13 @@ def automatic() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def remove_triggers(transactional_db: None) -> Iterator[None]:
+    """Remove all triggers at the end of the test."""
+    yield
+    statements.remove_all(connection)
+
+
 def live() -> dict[str, datetime]:
     """Return the due times of the live jobs by key."""
     return {job.key: job.due_at for job in Job.objects.filter(ended_at=None).order_by("key")}
@@ -66,8 +74,6 @@ def in_another_session() -> Iterator[Callable[[str], Callable[[], None]]]:
 
     Returns a function that commits it before.
     """
-    from django.db import connection
-
     others = []
 
     def execute(sql: str) -> Callable[[], None]:

@@ -4,7 +4,7 @@ DELAYTASKS_TIMEOUT_EXAMPLES sets the number of histories.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from delaytasks.db import dialects
 from delaytasks.models import Declaration as Applied
 from delaytasks.models import Job
 from delaytasks.timeouts import declarations, reconcile
-from delaytasks.timeouts.triggers import installation, marks, statements
+from delaytasks.timeouts.triggers import installation, marks
 
 from .app.models import Customer, Order
 from .conftest import START
@@ -277,15 +277,9 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "PAGE", 3)
 
 
-@pytest.fixture
-def _remove_triggers(transactional_db: None) -> Iterator[None]:
-    yield
-    statements.remove_all(connection)
-
-
 @pytest.mark.on_both
 @pytest.mark.parametrize("machine", [Histories, HistoriesWithTriggers])
-@pytest.mark.usefixtures("transactional_db", "_small_pages", "_remove_triggers")
+@pytest.mark.usefixtures("_small_pages", "remove_triggers")
 def test_live_jobs_equal_a_scan_after_each_reconciliation(db_clock: Any, machine: type[RuleBasedStateMachine]) -> None:
     options = settings(
         max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)

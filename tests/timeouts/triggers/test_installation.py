@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,16 +21,10 @@ from ..app.models import Customer, Order, Ticket
 from ..conftest import HALF_HOUR, START, live
 from .conftest import OtherSession, Schema
 
-pytestmark = [pytest.mark.on_both, pytest.mark.usefixtures("transactional_db", "automatic")]
+pytestmark = [pytest.mark.on_both, pytest.mark.usefixtures("remove_triggers", "automatic")]
 on_postgresql = pytest.mark.only_on("postgresql")
 Declare = Callable[..., Declaration]
 ORDER, CUSTOMER = Order._meta.db_table, Customer._meta.db_table
-
-
-@pytest.fixture(autouse=True)
-def _remove_triggers(transactional_db: None) -> Iterator[None]:
-    yield
-    statements.remove_all(connection)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Draining the marks: each change becomes a change of the jobs, once, whoever holds locks or drains too."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,23 +15,17 @@ from delaytasks.maintenance import guard
 from delaytasks.models import Job, TimeoutMark
 from delaytasks.timeouts import applied_declarations, reconcile
 from delaytasks.timeouts.declarations import Declaration
-from delaytasks.timeouts.triggers import installation, marks, statements
+from delaytasks.timeouts.triggers import installation, marks
 from tests.support.servers import wait_until
 
 from ..app.models import Customer, Device, Invoice, Order, Reading, RushOrder, Ticket
 from ..conftest import HALF_HOUR, START, live
 from .conftest import OtherSession
 
-pytestmark = [pytest.mark.on_both, pytest.mark.usefixtures("transactional_db", "automatic", "db_clock")]
+pytestmark = [pytest.mark.on_both, pytest.mark.usefixtures("remove_triggers", "automatic", "db_clock")]
 on_postgresql = pytest.mark.only_on("postgresql")
 Declare = Callable[..., Declaration]
 OPEN = Q(state="open")
-
-
-@pytest.fixture(autouse=True)
-def _remove_triggers(transactional_db: None) -> Iterator[None]:
-    yield
-    statements.remove_all(connection)
 
 
 def install(using: str = "default") -> None:
