@@ -9,6 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from delaytasks import handlers
+from delaytasks.bulk import changes
 from delaytasks.clock import to_ms
 from delaytasks.db import transitions
 from delaytasks.db.transitions import Event
@@ -33,6 +34,12 @@ def _topic(db: None, db_clock: Any) -> Iterator[None]:
     Topic.objects.get_or_create(name=TOPIC)
     yield
     handlers.unregister(TOPIC)
+
+
+@pytest.fixture
+def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody works on bulk changes but the test."""
+    monkeypatch.setattr(changes, "send", lambda pk, using: None)
 
 
 def make_job(key: str, state: State = State.DELAYED, *, due: timedelta = timedelta(hours=1), **columns: Any) -> Job:

@@ -20,12 +20,8 @@ from delaytasks.states import State
 
 from .conftest import NOW, TOPIC, make_job
 
+pytestmark = pytest.mark.usefixtures("no_worker")
 CHANGES = "/admin/delaytasks/bulkchange/"
-
-
-@pytest.fixture(autouse=True)
-def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
 
 
 def started(count: int = 3, operation: str = "cancel", **terms: Any) -> BulkChange:

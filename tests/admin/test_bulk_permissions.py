@@ -13,15 +13,11 @@ from delaytasks.models import BulkChange, Job, JobEvent, Topic
 
 from .conftest import TOPIC, make_job
 
+pytestmark = pytest.mark.usefixtures("no_worker")
 LIST, ALL, CHANGES = "/admin/delaytasks/job/", "/admin/delaytasks/job/all/", "/admin/delaytasks/bulkchange/"
 HIDDEN = "test.hidden"
 VIEW, OPERATE = "delaytasks.view_job", "delaytasks.operate_job"
 MANAGE = ("delaytasks.add_job", "delaytasks.change_job", "delaytasks.delete_job")
-
-
-@pytest.fixture(autouse=True)
-def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from django.db import OperationalError
 from django.test import Client
 
 from delaytasks import reschedule
-from delaytasks.bulk import changes, moves
+from delaytasks.bulk import moves
 from delaytasks.formatting import absolute
 from delaytasks.models import BulkChange, Job, JobEvent, Topic
 from delaytasks.states import State
@@ -115,8 +115,7 @@ def test_an_invalid_value_sent_with_the_action_is_shown_with_its_error(admin_cli
     assert 'value="closed"' in page.content.decode()
 
 
-def test_more_than_a_page_of_selected_jobs_becomes_a_bulk_change(admin_client, monkeypatch):
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
+def test_more_than_a_page_of_selected_jobs_becomes_a_bulk_change(admin_client, no_worker):
     jobs = Job.objects.bulk_create(
         Job(topic=TOPIC, key=f"k{n}", state=State.DELAYED, due_at=NOW, ttr_ms=1, created_at=NOW) for n in range(101)
     )

@@ -37,9 +37,8 @@ FIELDS = {
 
 
 @pytest.fixture(autouse=True)
-def rows(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def rows(no_worker: None) -> None:
     """A row of each kind, so that changes would be visible."""
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
     jobs = [make_job("order:1"), make_job("order:2", State.DEAD)]
     changes.start("cancel", [job.pk for job in jobs], by="anna", reason="why", selection={"topics": {TOPIC: 2}})
     tokens.create("mailer", {"produce": ["mail.*"]}, name="note")

@@ -133,8 +133,7 @@ def test_without_a_required_reason_nothing_is_changed(anna, action):
     left_both(job, anna.user.username, outcome, message, WHY)
 
 
-def test_stopping_a_bulk_change_is_logged(anna, monkeypatch):
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
+def test_stopping_a_bulk_change_is_logged(anna, no_worker):
     change = changes.start("cancel", [make_job("order:1").pk], by="ben", selection={"topics": {TOPIC: 1}})
     anna.post(f"{CHANGES}{change.pk}/stop/")
     assert logged("bulkchange", change.pk) == [(anna.user.username, "Stopped.")]

@@ -118,9 +118,8 @@ def addresses() -> dict[str, str]:
 
 
 @pytest.fixture
-def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def rows(no_worker: None) -> dict[str, Any]:
     """One row per model: the ids for the URLs."""
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
     job = make_job(KEY, body={"to": NOTE}, error=NOTE)
     change = changes.start("cancel", [job.pk], by="anna", reason=NOTE, selection={"topics": {TOPIC: 1}})
     token, _secret = tokens.create("mailer", {"produce": ["mail.*"]}, name=NOTE)

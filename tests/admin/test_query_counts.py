@@ -13,7 +13,7 @@ from delaytasks.states import Outcome, State
 
 from .conftest import TOPIC, make_event, make_job
 
-pytestmark = pytest.mark.on_both  # the statements differ by database
+pytestmark = [pytest.mark.on_both, pytest.mark.usefixtures("no_worker")]  # the statements differ by database
 
 ADMIN = "/admin/delaytasks/"
 FEW, MANY = 3, 300
@@ -38,11 +38,6 @@ COUNTING = {  # with more rows it counts in more rounds, up to a time limit
     "board/numbers/": 70,
     f"board/numbers/?topic={TOPIC}": 62,
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
 
 
 def fill(first: int, last: int) -> None:

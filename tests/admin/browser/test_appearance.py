@@ -39,9 +39,8 @@ WORDS = {
 
 
 @pytest.fixture
-def busy(monkeypatch: pytest.MonkeyPatch) -> BulkChange:
+def busy(no_worker: None) -> BulkChange:
     """Data of each kind: a job in each state, late, failed, paused, a herd, changes in each state."""
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
     errors = {State.DEAD: "Traceback\nValueError: no such bank"}
     jobs = {state: make_job(f"order:{state}", state, error=errors.get(state, "")) for state in State}
     Job.objects.filter(pk=jobs[State.READY].pk).update(due_at=NOW - timedelta(hours=2))

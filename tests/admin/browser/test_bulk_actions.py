@@ -64,8 +64,7 @@ class Worker:
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr(changes, "send", lambda pk, using: None)
+def worker(no_worker: None) -> Iterator[Worker]:
     found = Worker()
     yield found
     found.close()
