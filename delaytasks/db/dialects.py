@@ -176,10 +176,10 @@ class PostgreSQL(Dialect):
             return "SELECT " + ", ".join(f"CAST(%s AS {kind})" for kind in kinds), values
         arrays = ", ".join(f"CAST(%s AS {kind}[])" for kind in kinds)
         columns = zip(*rows, strict=True)
-        return f"SELECT * FROM unnest({arrays})", list(map(_array, kinds, columns))
+        return f"SELECT * FROM unnest({arrays})", list(map(array, kinds, columns))
 
     def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
-        return f"{column} = ANY(CAST(%s AS bigint[]))", [_array("bigint", ids)]
+        return f"{column} = ANY(CAST(%s AS bigint[]))", [array("bigint", ids)]
 
     def for_each(self, numbers: range, query: str) -> list[str]:
         """Return one query, which is planned in much less time."""
@@ -255,13 +255,11 @@ def allows_prepared(settings: Mapping[str, Any]) -> bool:
     return settings.get("OPTIONS", {}).get("prepare_threshold") is not None
 
 
-def text_array(values: Sequence[str]) -> str:
-    """Return the values as one parameter that PostgreSQL can cast to text[]."""
-    return _array("text", values)
+def array(kind: str, values: Sequence[Any]) -> str:
+    """Return the values as one parameter that PostgreSQL can cast to an array of this type.
 
-
-def _array(kind: str, values: Sequence[Any]) -> str:
-    """Return an array literal of PostgreSQL. This is faster than the driver, which adapts each value separately."""
+    This is faster than the driver, which adapts each value separately.
+    """
     if not values:
         return "{}"
     if kind in ("bigint", "int", "smallint"):

@@ -92,7 +92,7 @@ def _first_statement(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]
             SELECT DISTINCT CASE WHEN name = '' THEN 0 ELSE hashtextextended(name, 5307) END AS number
             FROM unnest(CAST(%s AS text[])) AS name ORDER BY number) AS numbers
         WHERE set_config('lock_timeout', %s, true) <> set_config('plan_cache_mode', 'force_custom_plan', true)"""
-    return sql, [dialects.text_array(["", *keys]), f"{wait_ms}ms"]
+    return sql, [dialects.array("text", ["", *keys]), f"{wait_ms}ms"]
 
 
 # -- adds ---------------------------------------------------------------------------------------
