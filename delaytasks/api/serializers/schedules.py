@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from ...calendars.wall_time import to_zone
+from ...clock import to_seconds
 from ...exceptions import BadInput
 from ...models import Schedule
 from ...recurrence import schedules
@@ -143,12 +144,12 @@ def to_terms(data: Mapping[str, Any]) -> dict[str, Any]:
 # -- responses ----------------------------------------------------------------------------------
 
 
-def _duration(name: str, help_text: str | None = None) -> SecondsField:
+def _duration(name: str) -> SecondsField:
     def seconds(row: Any, _: Any) -> float | None:
         ms = getattr(row, f"{name}_ms")
-        return None if ms is None else ms // 1000 if ms % 1000 == 0 else ms / 1000
+        return None if ms is None else to_seconds(ms)
 
-    return SecondsField(allow_null=True, getter=seconds, help_text=help_text)
+    return SecondsField(allow_null=True, getter=seconds)
 
 
 def _next_run(row: Schedule, context: Mapping[str, Any]) -> datetime | None:
