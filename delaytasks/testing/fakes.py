@@ -37,7 +37,7 @@ def running_job(
     topic     str or a decorated handler
     key       str; None: that of the subject, or "test"
     subject   model instance that job.subject returns; None: the job has no subject
-    body      as for schedule()
+    body      as for schedule(); job.body is what JSON makes of it
     attempt, failures   int
     due_at    aware datetime; None: now
     ttr       timedelta or seconds; None: that of the topic
