@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from .. import conf, databases, handlers, topics
 from ..clock import from_ms, to_ms
-from ..exceptions import BadInput, UnknownTopic
+from ..exceptions import BadInput, NaiveDatetime, UnknownTopic, short_repr
 from ..jobs.handles import Handle
 from ..jobs.inputs import check_name
 from ..jobs.series import is_firing
@@ -44,7 +44,7 @@ class Timeouts:
     timezone.now(), Django's Now() and db_default=Now(), and the times of all jobs come from its clock, which
     stands still. Due jobs run one at a time, in the order of their due times, in the test's own transaction.
 
-    Raises ClockConflict (freezegun is active), RedisInUse (mirror=True beside a live worker).
+    Raises ClockConflict (freezegun is active), RedisInUse (mirror=True beside a live worker), NaiveDatetime.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Timeouts:
             stack.enter_context(self._redis())
             stack.enter_context(engine.declarations_applied())
             stack.enter_context(engine.calendars_read_again())
-            self._clock = VirtualClock(to_ms(self._start or timezone.now()))
+            self._clock = VirtualClock(_to_ms(self._start or timezone.now()))
             stack.enter_context(patched(self._clock))
             if self._start is not None:
                 self._clock.set(to_ms(self._start))
@@ -111,8 +111,10 @@ class Timeouts:
         Jobs that these jobs schedule run too, if they fall due by then. A job that is due exactly at the new time
         runs. The result is false in a boolean context if no job ran.
 
-        Raises BadInput for a negative time, TooManyRuns after 10,000 runs.
+        Raises BadInput for a negative time and for a number, TooManyRuns after 10,000 runs.
         """
+        if not isinstance(delta, timedelta | None):
+            raise BadInput(f"advance() was called with {short_repr(delta)}: give a timedelta, or minutes=30.")
         step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         step += delta or timedelta(0)
         if step < timedelta(0):
@@ -120,18 +122,25 @@ class Timeouts:
         return self._run_until(self._clock.now_ms() + -(-step // timedelta(milliseconds=1)))
 
     def advance_to(self, moment: datetime) -> Runs:
-        """Like advance(), but to this aware datetime. A job that is due exactly then runs. Raises as advance() does."""
-        if to_ms(moment) < self._clock.now_ms():
+        """Like advance(), but to this aware datetime. A job that is due exactly then runs.
+
+        Raises NaiveDatetime, and as advance() does.
+        """
+        until_ms = _to_ms(moment)
+        if until_ms < self._clock.now_ms():
             raise BadInput(f"advance_to({moment.isoformat()}) is before the clock's time, {self.now.isoformat()}.")
-        return self._run_until(to_ms(moment))
+        return self._run_until(until_ms)
 
     def run_due(self) -> Runs:
         """Run the jobs that are due now, and those that they schedule for now, at the clock's time. Return the runs."""
         return self._run_until(self._clock.now_ms())
 
     def travel_to(self, moment: datetime) -> None:
-        """Set the clock, forwards or backwards, without running a job. Overdue jobs run at the next advance()."""
-        self._clock.set(to_ms(moment))
+        """Set the clock, forwards or backwards, without running a job. Overdue jobs run at the next advance().
+
+        Raises NaiveDatetime.
+        """
+        self._clock.set(_to_ms(moment))
 
     def reconcile(self) -> None:
         """Compare the rows of all declared timeouts with their jobs now, as workers do every RECONCILE_SECONDS.
@@ -251,7 +260,7 @@ class Timeouts:
             raise AssertionError(f"The body of {wanted} is {jobs[0].body!r}, not {body!r}.")
         job: Job = fitting[0]
         if due_at is not None:
-            at_time = [each for each in fitting if each.due_ms == to_ms(due_at)]
+            at_time = [each for each in fitting if each.due_ms == _to_ms(due_at)]
             if not at_time:
                 raise AssertionError(f"{wanted} is due at {job.due_at.isoformat()}, not at {due_at.isoformat()}.")
             job = at_time[0]
@@ -315,6 +324,13 @@ class Timeouts:
         if not self._mirror:
             raise TestKitError("lose_mirror() needs the mirror: @pytest.mark.timeouts(mirror=True).")
         engine.clear_mirror(self._using)
+
+
+def _to_ms(moment: datetime) -> int:
+    """Convert an aware datetime to ms since 1970. Raises NaiveDatetime."""
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise NaiveDatetime(f"{short_repr(moment)} has no time zone: give an aware datetime.")
+    return to_ms(moment)
 
 
 def _name(topic: Topic) -> str:

@@ -1,7 +1,7 @@
 """One clock for Django, the database's statements and the engine."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from delaytasks import databases, schedule
 from delaytasks.db import dialects
-from delaytasks.exceptions import BadInput
+from delaytasks.exceptions import BadInput, NaiveDatetime
 from delaytasks.testing import Timeouts, minutes
 from delaytasks.testing.exceptions import ClockConflict
 from project.shop.models import Customer, Order, Product
@@ -108,6 +108,26 @@ def test_the_real_time_is_back_after_the_kit(db: None) -> None:
     with pytest.raises(BadInput), Timeouts(start=START, using="nowhere"):
         pass
     assert not dialects.is_fixed()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda kit, naive: kit.advance_to(naive), id="advance_to"),
+        pytest.param(lambda kit, naive: kit.travel_to(naive), id="travel_to"),
+        pytest.param(lambda kit, naive: kit.assert_scheduled("t", due_at=naive), id="assert_scheduled"),
+        pytest.param(lambda kit, naive: Timeouts(start=naive).__enter__(), id="start"),
+    ],
+)
+def test_a_time_without_a_zone_is_refused_by_name(timeouts: Timeouts, ran: list[str], call: Callable[..., Any]) -> None:
+    schedule("t", "1", delay=60)
+    with pytest.raises(NaiveDatetime, match=r"datetime\.datetime\(2030, 1, 1, 0, 0\) has no time zone"):
+        call(timeouts, datetime(2030, 1, 1))  # noqa: DTZ001  a naive time is what the test is about
+
+
+def test_a_number_is_no_step(timeouts: Timeouts) -> None:
+    with pytest.raises(BadInput, match=r"advance\(\) was called with 1800: give a timedelta"):
+        timeouts.advance(1800)  # type: ignore[arg-type]
 
 
 @pytest.mark.timeouts(start=START)
