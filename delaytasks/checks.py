@@ -37,11 +37,15 @@ REDIS_TRANSPORTS = ("redis://", "rediss://", "redis+socket://", "sentinel://", "
 def check_settings(**_kwargs: Any) -> list[CheckMessage]:
     """E001: DELAYTASKS has an unknown key or an invalid value."""
     try:
-        conf.get()
+        config = conf.get()
     except ImproperlyConfigured as error:
         return [Error(str(error), hint="Correct the DELAYTASKS setting; delaytasks/conf.py lists every key with its "
                       "default.", id="delaytasks.E001")]  # fmt: skip
-    return []
+    return [
+        Error(f"DELAYTASKS['DATABASES'] has {alias!r}, which is no alias in the setting DATABASES.",
+              hint=f"Use aliases of that setting: {', '.join(connections)}.", id="delaytasks.E001")
+        for alias in config.databases or () if alias not in connections
+    ]  # fmt: skip
 
 
 @register(TAG)

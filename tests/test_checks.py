@@ -133,6 +133,13 @@ def test_a_redis_that_does_not_answer_is_W005(settings):
     assert check_ids(deploy=True) == {"delaytasks.W005"}
 
 
+def test_an_alias_that_django_does_not_have_is_E001(settings):
+    settings.DELAYTASKS = {"DATABASES": ["default", "shop"]}
+    (message,) = messages_of("delaytasks.E001")
+    assert message.msg == "DELAYTASKS['DATABASES'] has 'shop', which is no alias in the setting DATABASES."
+    assert message.hint == "Use aliases of that setting: default."
+
+
 def test_an_invalid_redis_url_is_E001(settings):
     settings.DELAYTASKS = {"REDIS_URL": "http://example.com"}
     assert check_ids(deploy=True) == {"delaytasks.E001"}
