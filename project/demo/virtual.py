@@ -42,8 +42,10 @@ def main(history: History, folder: Path, echo: Echo, stop: Event) -> int:
     from .__main__ import prepare
 
     prepare(folder)
-    began, days = time.monotonic(), (history.orders[-1].purchased_at - history.orders[0].purchased_at).days
-    echo(f"Replaying {len(history.orders):,} orders of {days:,} days from {history.path} in virtual time.")
+    from .narrator import format_duration  # imports models: after Django has loaded the apps
+
+    began, span = time.monotonic(), history.orders[-1].purchased_at - history.orders[0].purchased_at
+    echo(f"Replaying {len(history.orders):,} orders of {format_duration(span)} from {history.path} in virtual time.")
     with clock(history) as timeouts:
         summary = replay(history, timeouts, echo, stop)
     echo(f"Summary of {history.path}, after {time.monotonic() - began:.0f} s:")

@@ -68,5 +68,6 @@ def test_make_run_replays_in_virtual_time_in_a_process_of_its_own(tmp_path: Path
         },
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("Replaying 40 orders of 85.7 min from project/demo/sample_orders.csv ")
     assert "passed: the states are as computed from the history" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["replay-virtual"]
