@@ -249,6 +249,13 @@ def test_invalid_parameter_is_named(rest: Rest, query: dict[str, Any], named: li
     assert sorted(fields(rest.get("jobs/", 400, **query))) == named
 
 
+@pytest.mark.parametrize("given", ["2030-01-01T00:00:00+02:00", "2030-01-01T00:00:00"])
+def test_refusal_of_a_time_shows_the_offset_as_it_is_written_in_a_url(rest: Rest, given: str) -> None:
+    """In a query, "+" is a space."""
+    assert "%2B02:00." in rest.get(f"jobs/?due_from={given}", 400)["detail"]
+    assert rest.get("jobs/?due_from=2030-01-01T00:00:00%2B02:00")["results"] == []
+
+
 @pytest.mark.parametrize("cursor", ["x", "\u00fc", "WyJrZXkiLCJtYWlsLnNlbmQiLCJhIiwxXQ"])  # the last: without a version
 def test_invalid_cursor_is_refused(rest: Rest, cursor: str) -> None:
     refused = rest.get("jobs/", 400, cursor=cursor)

@@ -216,13 +216,20 @@ def priority_field() -> IntegerField:
 
 
 class DateTimeField(DocumentedField):
-    """A time in RFC 3339 with an offset. Output is in UTC, to the millisecond."""
+    """A time in RFC 3339 with an offset. Output is in UTC, to the millisecond.
+
+    `from_query` is for query parameters: the error messages show an offset as it is written in a URL.
+    """
 
     FORMAT = re.compile(
         r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-5][0-9])?"
     )
     EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
     LATEST = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+
+    def __init__(self, *, from_query: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.offset_example = "%2B02:00" if from_query else "+02:00"
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string", "format": "date-time"}
@@ -233,11 +240,13 @@ class DateTimeField(DocumentedField):
     def to_internal_value(self, data: Any) -> datetime:
         match = self.FORMAT.fullmatch(data) if isinstance(data, str) and len(data) <= 100 else None
         if match is None:
-            self.refuse(f"{short_repr(data)} is not an RFC 3339 time: write it as 2031-05-01T09:30:00.250+02:00.")
+            example = f"2031-05-01T09:30:00.250{self.offset_example}"
+            self.refuse(f"{short_repr(data)} is not an RFC 3339 time: write it as {example}.")
         assert match is not None
         day, time, seconds, fraction, offset = match.groups()
         if offset is None:
-            self.refuse(f"{short_repr(data)} has no offset from UTC: write {data}Z if it is UTC, or {data}+02:00.")
+            with_offset = f"{data}{self.offset_example}"
+            self.refuse(f"{short_repr(data)} has no offset from UTC: write {data}Z if it is UTC, or {with_offset}.")
         try:
             return self._clamped(day, time, int(seconds), fraction or "", offset.upper())
         except ValueError:

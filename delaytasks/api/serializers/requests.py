@@ -148,8 +148,8 @@ class PageQuerySerializer(StrictSerializer):
     )
     state = ChoiceField(STATES, "State", required=False, help_text="Jobs in this state.")
     key_prefix = TextField(maximum=255, default="", help_text="Jobs whose key starts with this.")
-    due_from = DateTimeField(required=False, help_text="Jobs due at or after this time.")
-    due_until = DateTimeField(required=False, help_text="Jobs due before this time.")
+    due_from = DateTimeField(from_query=True, required=False, help_text="Jobs due at or after this time.")
+    due_until = DateTimeField(from_query=True, required=False, help_text="Jobs due before this time.")
     limit = IntegerField(1, MAX_LIMIT, from_query=True, default=50, help_text="Largest number of jobs per page.")
     cursor = TextField(maximum=MAX_CURSOR, default="", help_text="Start of the page, from `next` of the page before.")
 

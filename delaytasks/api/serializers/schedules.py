@@ -116,7 +116,7 @@ class NextQuerySerializer(StrictSerializer):
     """How many of the next runs to return, and from when on."""
 
     count = IntegerField(1, MAX_NEXT, from_query=True, default=10, help_text="Largest number of runs.")
-    after = DateTimeField(required=False, help_text="Runs later than this time. Default: now.")
+    after = DateTimeField(from_query=True, required=False, help_text="Runs later than this time. Default: now.")
 
 
 class BackfillSerializer(StrictSerializer):
