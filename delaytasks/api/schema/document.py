@@ -39,7 +39,8 @@ fencing token: only the holder of (id, attempt) can finish the job.
 - **Times** are RFC 3339 with an offset; responses use UTC. Names of numbers contain the unit.
 - **Unknown fields** are refused, so that misspelt names are noticed.
 - **Retries.** Repeat a request that got no response. Creating is idempotent through `on_conflict`. An attempt is
-  finished once: if the first request has succeeded, the second gets 409.
+  finished once: if the first request has succeeded, the second gets 409. Running a schedule's job once now is
+  not idempotent: two requests make two jobs.
 - **Limits.** Requests per minute and bytes per request are limited per token: 429 with `Retry-After`, and 413.
 """
 TAGS = [

@@ -21,7 +21,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 ANY_REQUEST = {
     401: "The request has no valid token and no valid session.",
     429: "The caller sent too many requests in a minute, or has too many live jobs or schedules. "
-    "Retry after `Retry-After` seconds.",
+    "Retry after `Retry-After` seconds; without that header, the same request will be refused again.",
     503: "The database is unavailable. Retry after `Retry-After` seconds.",
 }
 ANY_POST = {

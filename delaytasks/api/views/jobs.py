@@ -93,9 +93,9 @@ class JobsView(BaseView):
         problems={
             **ANY_POST,
             400: "The request is invalid, the topic is unknown, the due time is too far ahead, or the body is not JSON "
-            "that every database can store. `errors` names up to 20 fields, in a bulk request as `jobs[3].due_at`. "
-            "Nothing was created.",
-            413: "The request body exceeds the caller's limit, or a job's body exceeds the limit of jobs.",
+            "that every database can store. `errors` names up to 20 fields, in a bulk request as `jobs[3].due_at`, and "
+            "there also bodies that are too large. Nothing was created.",
+            413: "The request body exceeds the caller's limit, or the body of a single job exceeds the limit of jobs.",
         },
         examples=[
             examples.request("One job", examples.NEW),

@@ -301,7 +301,10 @@ class RunNowView(ScheduleBaseView):
         responses={201: ResponseDoc(JobSerializer, "The job, which is due now.")},
     )
     def post(self, request: Request, schedule: str) -> Response:
-        """Create one extra job of the schedule, due now. Requires the right to produce or to manage."""
+        """Create one extra job of the schedule, due now. A repeated request creates another one.
+
+        Requires the right to produce or to manage.
+        """
         self.schedule(schedule, ScheduleRight.OPERATE)
         reason = validated(ReasonSerializer, request.data)["reason"]
         by = self.caller.signature
