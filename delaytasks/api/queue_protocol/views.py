@@ -120,7 +120,7 @@ class QueueView(LongPoll):
           seconds or at once; with an `error` the attempt counts as failed. The value is `delayed` or `dead`. `bury`
           marks the job as dead.
         - `delete` cancels a job that is not popped; the value is `cancelled`, `running`, `already finished` or
-          `unknown`.
+          `unknown`. Of a popped job it cancels only the next run that `again` has stored; the value is `running`.
         - `peek` shows a job, or the next one of a topic, and changes nothing.
 
         The `id` alone identifies a job; `topic` is required if the same id is live in several topics. `add` requires

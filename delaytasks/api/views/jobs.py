@@ -157,7 +157,10 @@ class CancelView(BaseView):
         ],
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """Cancel a job. Requires the right to produce or to manage."""
+        """Cancel a job. Of a reserved job, only the next run that `again` has stored is cancelled; the answer is 409.
+
+        Requires the right to produce or to manage.
+        """
         job = self.job(job_id, CHANGE)
         result = job_actions.cancel(job, self.caller, self.using, validated(ReasonSerializer, request.data)["reason"])
         if result is CancelResult.UNKNOWN:
