@@ -45,12 +45,6 @@ def test_no_database_is_used(register: Register) -> None:
     assert (job.deadline - job.due_at).total_seconds() == 30
 
 
-def test_the_body_is_what_a_worker_would_read() -> None:
-    job = running_job("lamp.dim", body={1: (2, 3)})
-    assert job.body == {"1": [2, 3]}
-    assert running_job("lamp.dim").body == {}
-
-
 def test_touch_moves_the_deadline(timeouts: Timeouts) -> None:
     job = running_job("lamp.dim", ttr=10)
     timeouts.travel_to(job.deadline)
