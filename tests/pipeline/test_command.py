@@ -89,6 +89,22 @@ def test_an_archive_counts_from_the_time_that_the_command_has_noted(
     assert [each["now_ms"] for each in asked] == [clock.to_ms(each + timedelta(days=0.5)) for each in noted]
 
 
+def test_an_archive_says_that_retention_deletes_jobs_before_they_are_archived(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, capsys: Any
+) -> None:
+    def answer(lake: Path | None, retention: dict[str, Any]) -> str:
+        settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": lake and str(lake), "RETENTION": retention}
+        call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path))
+        return str(capsys.readouterr().out)
+
+    monkeypatch.setattr(archive, "run_application", lambda *_: ANSWER)
+    (tmp_path / "default" / "archive").mkdir(parents=True)
+    ages = {"*": {"ended": timedelta(days=9)}}
+    assert "RETENTION deletes jobs before they are archived" in answer(None, ages)
+    for lake, retention_ in ((tmp_path, ages), (tmp_path / "not mounted", ages), (None, {})):
+        assert "RETENTION" not in answer(lake, retention_)
+
+
 def test_an_audit_says_that_jobs_which_retention_has_deleted_are_reported_as_missing(
     tmp_path: Path, settings: Any
 ) -> None:

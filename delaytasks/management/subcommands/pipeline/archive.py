@@ -44,6 +44,11 @@ def _run(options: Options, using: str) -> Answer:
         text += f"\n{answer['withdrawn']} jobs changed meanwhile and were not archived"
     if answer["left"]:
         text += f"\n{answer['left']} jobs were locked; the next run prunes them"
+    if retention.configured().shortest is not None and not retention.is_left_to_pipeline(using):
+        text += (
+            "\nRETENTION deletes jobs before they are archived, because DELAYTASKS['LAKE'] does not name this lake. "
+            "Set it to the value of --lake."
+        )
     return to_answer(answer, text)
 
 
