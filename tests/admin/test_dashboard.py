@@ -256,7 +256,8 @@ def test_the_mirror_tile_shows_the_result_of_the_audit(admin_client, with_redis)
     same = {"at_ms": to_ms(NOW - 3 * MINUTE), "checked": 1200, "missing": 0, "ghosts": 0, "late": 0, "doubled": 0}
     for audit, level, note in (
         (same, "ok", "agreed with the database on 1,200 jobs 3 min ago"),
-        (same | {"missing": 2}, "warning", "2 of 1,200 differed, repaired 3 min ago"),
+        (same | {"missing": 2}, "warning", "2 differences were repaired 3 min ago"),
+        (same | {"checked": 0, "ghosts": 1}, "warning", "1 difference was repaired 3 min ago"),
         (same | {"at_ms": to_ms(NOW - 31 * MINUTE)}, "warning", "agreed with the database on 1,200 jobs 31 min ago"),
     ):
         cache.clear()

@@ -175,12 +175,18 @@ def schedule_tiles(problems: health.ScheduleProblems, list_url: ListUrl) -> Iter
 def _audit_note(status: health.Health) -> str:
     if status.audit_age_ms is None:
         return _("not yet compared with the database")
-    agreed = ngettext(
-        "agreed with the database on %(checked)s job %(span)s ago",
-        "agreed with the database on %(checked)s jobs %(span)s ago",
-        status.checked,
-    )
-    text = _("%(found)s of %(checked)s differed, repaired %(span)s ago") if status.differences else agreed
+    if status.differences:  # not a part of `checked`: entries without a row differ as well
+        text = ngettext(
+            "%(found)s difference was repaired %(span)s ago",
+            "%(found)s differences were repaired %(span)s ago",
+            status.differences,
+        )
+    else:
+        text = ngettext(
+            "agreed with the database on %(checked)s job %(span)s ago",
+            "agreed with the database on %(checked)s jobs %(span)s ago",
+            status.checked,
+        )
     return text % {
         "found": number(status.differences), "checked": number(status.checked), "span": span(status.audit_age_ms),
     }  # fmt: skip
