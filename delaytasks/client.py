@@ -129,20 +129,27 @@ class Snooze:
 
     delay   timedelta or seconds
 
-    A snooze does not use up an attempt.
+    A snooze does not use up an attempt. Raises ValueError for a wrong delay.
     """
 
     delay: Delay
+
+    def __post_init__(self) -> None:
+        _check_delay(self.delay)
 
 
 class Retry(Exception):
     """The exception with which a Consumer's handler fails the attempt and chooses the delay of the next one.
 
     delay   timedelta or seconds; None: the topic's backoff
+
+    Raises ValueError for a wrong delay.
     """
 
     def __init__(self, reason: str = "", *, delay: Delay | None = None) -> None:
         super().__init__(reason)
+        if delay is not None:
+            _check_delay(delay)
         self.delay = delay
 
 
@@ -466,6 +473,12 @@ def _retry_after(response: http.client.HTTPResponse) -> float:
         return min(3600.0, max(0.0, float(response.headers.get("Retry-After", ""))))
     except ValueError:
         return 0.0
+
+
+def _check_delay(delay: Delay) -> None:
+    seconds = _seconds(delay)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+        raise ValueError(f"delay is {delay!r:.80}: give a timedelta or a number of seconds, 0 or more.")
 
 
 def _seconds(delay: Delay) -> float | int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -183,6 +184,17 @@ def test_a_retry_that_is_returned_fails_the_job_as_if_it_was_raised(client: Clie
         (ended,) = until(lambda: [*fake.asked("release"), *fake.asked("finish")], "the job to be ended")
     assert ended["delay"] == 3600
     assert "the bank is closed" in ended["error"]
+
+
+@pytest.mark.parametrize("delay", ["5m", -1, float("nan"), float("inf"), timedelta(-1), True])
+@pytest.mark.parametrize("answer", [lambda delay: Snooze(delay), lambda delay: Retry("no", delay=delay)])
+def test_a_wrong_delay_fails_the_attempt(client: Client, fake: FakeQueue, answer: Any, delay: Any) -> None:
+    """The server would refuse it, and the job would look as if its handler had hung until the end of the TTR."""
+    fake.put("a")
+    with consuming(client, lambda job: answer(delay)):
+        (released,) = until(lambda: fake.asked("release"), "the job to be released")
+    assert "give a timedelta or a number of seconds" in released["error"]
+    assert "delay" not in released
 
 
 def test_a_result_that_means_nothing_is_logged(
