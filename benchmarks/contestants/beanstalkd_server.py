@@ -11,7 +11,6 @@ from tests.support.servers import die_with_parent, free_port, stop_process
 
 FSYNC_MS = 50  # beanstalkd's own default
 START_SECONDS = 10
-LARGEST_JOB = 65535
 
 
 class Missing(Exception):

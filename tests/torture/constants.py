@@ -11,7 +11,6 @@ CROWD_ATTEMPTS = 3
 TICK = "load.tick"  # the topic of the schedules of `failover`
 FORWARDED = "torture.to."  # prefix of the topics that are forwarded
 PEERS = ("webhook", "amqp", "celery", "kafka")  # targets that record what they confirm, too; the rest of the topic
-STORES = ("rabbit", "rabbit-celery", "redis", "cluster")  # targets of which only what they hold is recorded
 FORWARDED_TTR_SECONDS = 8
 TIMEOUT_SECONDS = 2.0  # of all targets
 SLOW_SECONDS, LATE_SECONDS = 0.8, 3.0  # of a confirmation: before and after the sender has given up

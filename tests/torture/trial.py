@@ -3,7 +3,6 @@
 import statistics
 import time
 import traceback
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -46,9 +45,6 @@ class Verdict:
     @property
     def ok(self) -> bool:
         return not self.violations and not self.trouble
-
-    def by_kind(self) -> Counter[str]:
-        return Counter(violation.kind for violation in self.violations)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"violations": [violation._asdict() for violation in self.violations[:50]]}

@@ -68,7 +68,6 @@ class CalendarDayAdmin(TranslatedHistoryAdmin):
     form = CalendarDayForm
     list_display = ("day", "calendar", "hours", "note")
     list_filter = (CalendarFilter,)
-    date_hierarchy = None
     ordering = ("-day", "calendar")
     search_fields = ("note",)
     list_per_page = 100
