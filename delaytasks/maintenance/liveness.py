@@ -156,16 +156,14 @@ class Observer:
             return {}
         return {name: counter for name, (counter, since) in self.seen.items() if now - since >= silent_seconds}
 
-    def clean_up_dead(self) -> int:
-        """Take back the jobs and run slots of dead workers and delete their rows. Return the number of jobs."""
-        taken = 0
+    def clean_up_dead(self) -> None:
+        """Take back the jobs and run slots of dead workers and delete their rows."""
         for worker, counter in self.find_dead().items():
             logger.warning("worker %s is dead: its jobs are taken back", worker)
-            taken += take_back_jobs(self.using, f"{worker}/")
+            take_back_jobs(self.using, f"{worker}/")
             free_slots(self.using, f"{worker}/")
             if not holds_jobs(self.using, f"{worker}/"):  # else rows are locked: try again
                 Worker.objects.using(self.using).filter(name=worker, beat=counter).delete()
-        return taken
 
 
 def take_back_jobs(using: str, prefix: str) -> int:

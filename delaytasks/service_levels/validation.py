@@ -15,7 +15,7 @@ from ..timeouts.validation import LONGEST
 MAX_WARNINGS = 20
 
 
-def check_target(who: str, target: Any, calendar: Any) -> timedelta:
+def check_target(who: str, target: Any, calendar: Any) -> None:
     if not (calendar is None or isinstance(calendar, Calendar)):
         raise BadInput(f"{who}: calendar is {short_repr(calendar)}; give a Calendar, or None for elapsed time.")
     if isinstance(target, WorkingDays):
@@ -35,7 +35,6 @@ def check_target(who: str, target: Any, calendar: Any) -> timedelta:
         )
     if calendar is None and target > LONGEST:
         raise BadInput(f"{who}: target is {target.days:,} days; at most {LONGEST.days:,}, ten years, are possible.")
-    return target
 
 
 def _hours(span: timedelta) -> str:
