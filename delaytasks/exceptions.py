@@ -23,9 +23,11 @@ __all__ = [
 def short_repr(value: object) -> str:
     """Return a short repr of a value for a message. repr() raises for an integer of thousands of digits."""
     try:
-        return f"{value!r:.120}"
+        text = f"{value!r:.120}"
     except (ValueError, RecursionError):
         return f"{type(value).__name__} too large to print"
+    # The repr() of gettext_lazy("paid") is that of a str, which would not show why it is refused.
+    return f"lazy text {text}" if text.startswith(("'", '"')) and not isinstance(value, str) else text
 
 
 class DelaytasksError(Exception):

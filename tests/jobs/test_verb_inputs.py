@@ -1,6 +1,7 @@
 """Every verb refuses a bad argument before it writes anything."""
 
 import pytest
+from django.utils.translation import gettext_lazy
 
 from delaytasks import cancel, reschedule, retry_dead, run_now, schedule, schedule_many
 from delaytasks.exceptions import BadInput, BadKey, BadTopic, NotDead
@@ -38,6 +39,15 @@ def test_every_verb_refuses_a_bad_topic_or_key(stage, topic, key, error):
     ):
         with pytest.raises(error):
             verb()
+
+
+def test_a_lazy_translation_is_called_so_in_the_message(stage):
+    stage.recorder("t")
+    paid = gettext_lazy("paid")
+    with pytest.raises(BadInput, match=r"^reason is lazy text 'paid': give one line"):
+        cancel("t", "a", reason=paid)
+    with pytest.raises(BadKey, match=r"^key is lazy text 'paid': give"):
+        schedule("t", paid, delay=0)
 
 
 @pytest.mark.parametrize(
