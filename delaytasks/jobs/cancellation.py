@@ -28,6 +28,7 @@ from .storage import RACES
 from .subjects import Instance, to_subject
 
 PAGE = 1000  # jobs cancelled in one statement
+ANY: Any = object()  # the default of `subject`. None is refused: a null foreign key must not cancel the whole topic
 
 
 class CancelCounts(NamedTuple):
@@ -47,7 +48,7 @@ def cancel_many(
     *,
     topic: str | None = None,
     key_prefix: str | None = None,
-    subject: Instance | None = None,
+    subject: Instance = ANY,
     using: str | None = None,
     by: str = "",
     reason: str = "",
@@ -56,7 +57,7 @@ def cancel_many(
 
     topic        str: the topic of the jobs
     key_prefix   str: the beginning of their keys; needs topic
-    subject      a model instance: the subject of the jobs, as for jobs_of()
+    subject      a model instance: the subject of the jobs, as for jobs_of(); None is refused
     using        str, a database alias; None: the router's database for writes
     by, reason   str: who requested it and why, stored in each job's event; each one line, up to 255 characters
 
@@ -69,14 +70,14 @@ def cancel_many(
 
     Never disturbs a job whose handler is running; its next run (on_conflict="again") is withdrawn.
 
-    Raises BadInput (no condition, or a key_prefix without topic), UnknownTopic, BadTopic, BadKey.
+    Raises BadInput (no condition, a key_prefix without topic, or None as the subject), UnknownTopic, BadTopic, BadKey.
     """
     using = databases.alias(using)
     check_actor(by)
     check_actor(reason, what="reason")
-    if topic is None and (subject is None or key_prefix is not None):
+    if topic is None and (subject is ANY or key_prefix is not None):
         raise BadInput("cancel_many takes topic, subject, or both; key_prefix narrows a topic.")
-    label, pk = (None, None) if subject is None else to_subject(subject)
+    label, pk = (None, None) if subject is ANY else to_subject(subject)
     if topic is not None:
         topic = check_topic(topic)
         check_known(using, topic)

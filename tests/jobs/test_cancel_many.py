@@ -177,6 +177,7 @@ def test_in_a_transaction_it_takes_effect_with_the_transaction() -> None:
 @pytest.mark.parametrize(("arguments", "error"), [
     ({}, BadInput), ({"key_prefix": "order:"}, BadInput), ({"topic": "unheard.of"}, UnknownTopic),
     ({"topic": "a", "key_prefix": ""}, BadKey), ({"subject": "order:1"}, BadInput),
+    ({"topic": "a", "subject": None}, BadInput),
     ({"topic": "a", "by": "x\n"}, BadInput),
 ])  # fmt: skip
 def test_wrong_arguments_cancel_nothing(arguments: dict[str, Any], error: type[Exception]) -> None:

@@ -122,6 +122,7 @@ assert_type(cancel_many(subject=ORDER).cancelled, int)
 
 cancel_many("order.close")  # error
 cancel_many(subject="order:1")  # error
+cancel_many(topic="order.close", subject=None)  # error
 cancel("x", key=3, foo=4)  # error
 cancel("x", key=3)  # error
 cancel("order.close")  # error
