@@ -334,7 +334,8 @@ class JobAdmin(NewJobPage):
 
     def _field(self, name: str, job: DisplayedJob) -> str:
         method: Callable[[DisplayedJob], Any] | None = getattr(self, name, None)
-        return conditional_escape(localize(method(job) if method else getattr(job, name)))
+        value = method(job) if method else getattr(job, name)
+        return self.get_empty_value_display() if value == "" else conditional_escape(localize(value))
 
     def _state_context(self, request: HttpRequest, job: DisplayedJob) -> dict[str, Any]:
         state = job.shown_state(job.seen_at)
