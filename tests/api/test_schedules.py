@@ -77,6 +77,14 @@ def test_job_policies_and_body_are_kept(rest: Rest) -> None:
     assert Job.objects.get().ttr_ms == 1500
 
 
+def test_a_start_before_1970_keeps_its_day_of_the_week(rest: Rest) -> None:
+    mondays = {"name": "s", "topic": "mail.send", "every_seconds": 7 * 86_400, "start_at": "1900-01-01T00:00:00.000Z"}
+    made = rest.post("schedules/", mondays, 201)
+    assert (made["start_at"], made["next_run_at"]) == (mondays["start_at"], "2030-01-07T00:00:00.000Z")
+    problem = rest.post("schedules/", mondays | {"name": "t", "start_at": "1899-12-31T23:59:59Z"}, 400)
+    assert "give a year from 1900" in problem["detail"]
+
+
 def test_name_that_is_taken_is_409(rest: Rest, report: dict[str, Any]) -> None:
     problem = rest.post("schedules/", DAILY | {"cron": "0 1 * * *"}, 409)
     assert problem["type"].endswith(":schedule-exists")

@@ -1,7 +1,7 @@
 """Serializers of schedules: requests and responses."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rest_framework import serializers
@@ -42,6 +42,12 @@ def name_field(**kwargs: Any) -> CheckedField:
     return CheckedField(check_name, {"pattern": TOPIC_PATTERN, "maxLength": MAX_NAME}, **kwargs)
 
 
+class StartField(DateTimeField):
+    """The start of a schedule. Definition refuses one that is too early: clamping it would move all runs."""
+
+    EARLIEST = datetime.min.replace(tzinfo=UTC)
+
+
 def _seconds_field(minimum: float, help_text: str) -> SecondsField:
     return SecondsField(minimum, LONGEST_SECONDS, required=False, allow_null=True, help_text=help_text)
 
@@ -63,7 +69,7 @@ class ScheduleTermsSerializer(StrictSerializer):
         0, MAX_REPEAT, required=False, allow_null=True,
         help_text="A series has repeat + 1 runs; null: it has no end. Default: 0.",
     )  # fmt: skip
-    start_at = DateTimeField(required=False, allow_null=True, help_text="Default: now.")
+    start_at = StartField(required=False, allow_null=True, help_text="Default: now.")
     gap = ChoiceField(
         Schedule.Gap.values, "ScheduleGap", required=False,
         help_text="What happens at a fixed time that clocks skip. Default: run.",
