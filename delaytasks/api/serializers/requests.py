@@ -121,8 +121,8 @@ class NewJobTermsSerializer(WhenSerializer):
 def mode_field() -> ChoiceField:
     text = (
         "What to do if a job with this topic and key is live. `reject`: refuse the request. `keep`: keep the job "
-        "unchanged. `replace`: replace its due time, body and TTR. `again`: run it once more after the running "
-        "attempt; a waiting job is kept."
+        "unchanged. `replace`: replace its due time, body, TTR, expiry and priority; a missing one gets its default. "
+        "`again`: run it once more after the running attempt; a waiting job is kept."
     )
     return ChoiceField(MODES, "OnConflict", default="reject", help_text=text)
 
