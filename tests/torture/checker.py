@@ -333,8 +333,15 @@ def _was_reserved(history: JobHistory, row: Row, request: Request, evidence: Evi
         return True  # a job that was not sent because its topic became held is given back without an event
     asked_ms = database_ms(request.asked_at, evidence) - READING_MS
     answered_ms = database_ms(request.answered_at or evidence.at, evidence) + READING_MS
-    held = [(event.reserved_ms, event.done_ms) for event in _ends(history) if event.reserved_ms is not None]
-    return any(reserved_ms <= answered_ms and done_ms >= asked_ms for reserved_ms, done_ms in held)
+    first_ms: dict[int, int] = {}  # of each attempt; its event has the last start: a deadlock repeats the handler
+    for begin in history.begun:
+        first_ms.setdefault(begin["attempt"], database_ms(begin["at"], evidence))
+    held = [
+        (min(event.reserved_ms, first_ms.get(event.attempt, event.reserved_ms)), event.done_ms)
+        for event in _ends(history)
+        if event.reserved_ms is not None
+    ]
+    return any(since_ms <= answered_ms and done_ms >= asked_ms for since_ms, done_ms in held)
 
 
 # The state at the end

@@ -2,7 +2,7 @@
 
 from delaytasks.states import Outcome
 
-from . import breach
+from . import breach, sound
 from .forge import ENDS_MS, Forge
 
 
@@ -37,6 +37,14 @@ def refused_as_reserved_between_two_attempts(forge: Forge) -> None:
     forge.attempt(1, 1_000, Outcome.FAILED, next_due=9_000)
     forge.finished(1, attempt=2, due=9_000)
     forge.request("move", 1, 4_000, "refused", why="Reserved")
+
+
+@sound
+def refused_as_reserved_while_a_handler_ran_that_was_called_again_after_a_deadlock(forge: Forge) -> None:
+    forge.promised(1)
+    forge.begins(1, 1_005)
+    forge.request("move", 1, 1_100, "refused", why="Reserved")
+    forge.finished(1, ms=4_000)
 
 
 @breach("untrue answer", "its caller was told a due time that differs by 500 ms from the real one")
