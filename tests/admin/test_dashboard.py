@@ -142,6 +142,15 @@ def test_the_tiles_of_the_last_hour(admin_client):
     assert charts["late"]["texts"][2][-2] == "3 s"
 
 
+@pytest.mark.parametrize("others", [Outcome.SNOOZED, Outcome.RELEASED, Outcome.SKIPPED, Outcome.FINISHED])
+def test_attempts_of_each_outcome_count_before_failures_are_marked_as_many(admin_client, others):
+    job = make_job("a")
+    finished(job, Outcome.FAILED)
+    for _ in range(9):
+        finished(job, others)
+    assert tiles(admin_client)["wrong"]["level"] == ""
+
+
 def test_a_partly_counted_hour_says_which_part_is_counted(admin_client, monkeypatch):
     whole = last_hour.last_hour("default")
     short = whole._replace(complete=False, since_ms=whole.now_ms - 7 * last_hour.MINUTE_MS)

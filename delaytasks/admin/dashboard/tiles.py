@@ -25,6 +25,7 @@ Json = dict[str, Any]
 ListUrl = Callable[[type[Model]], str]  # "" if there is no list that the user may view
 OK, WARNING, ERROR, PLAIN = "ok", "warning", "error", ""
 AUDITS_MISSED = 3  # after this many missed audits, it is unknown whether the mirror is correct
+ATTEMPTS = (*FAILURES, Outcome.FINISHED, Outcome.SNOOZED, Outcome.RELEASED, Outcome.SKIPPED)  # outcomes that end one
 MAX_FAILED_RATIO = 0.1  # failed attempts divided by all attempts; the tile shows a warning above it
 
 
@@ -210,8 +211,8 @@ def hour_tiles(hour: LastHour, topics: Collection[str] | None) -> Iterator[Json]
     known = "" if hour.complete else part % {"n": minutes}
     yield tile("finished", _("Finished, last hour"), number(finished), rate, known)
     yield _late_tile(tally)
-    failed = sum(tally.outcomes[outcome] for outcome in FAILURES)
-    level, problem = (WARNING, Problem.FAILED) if failed > MAX_FAILED_RATIO * (failed + finished) else (PLAIN, None)
+    failed, attempts = (sum(tally.outcomes[each] for each in outcomes) for outcomes in (FAILURES, ATTEMPTS))
+    level, problem = (WARNING, Problem.FAILED) if failed > MAX_FAILED_RATIO * attempts else (PLAIN, None)
     expired = _("%(number)s exceeded their TTR") % {"number": number(tally.outcomes[Outcome.EXPIRED])}
     yield tile("wrong", _("Failed attempts, last hour"), number(failed), expired, level=level, problem=problem)
     most = sorted(per_topic.items(), key=lambda pair: -pair[1].outcomes[Outcome.DEAD])
