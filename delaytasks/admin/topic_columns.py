@@ -21,7 +21,9 @@ from . import display, target_form
 from .lateness import STUCK_MS
 
 MAX_DELAYS = 5  # the number of retry delays that are listed
-OUTCOMES = (Outcome.FINISHED, Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD, Outcome.CANCELLED)
+OUTCOMES = {  # without SCHEDULED: most jobs have no such event
+    outcome: word for outcome, word in formatting.OUTCOMES.items() if outcome is not Outcome.SCHEDULED
+}
 
 
 class TopicStats(NamedTuple):
@@ -62,7 +64,7 @@ def lateness(stats: TopicStats) -> str:
 
 def last_hour(stats: TopicStats) -> str:
     """Return the number of events per outcome, and how many minutes were counted if not all were."""
-    counted = [(formatting.OUTCOMES[each], stats.tally.outcomes[each]) for each in OUTCOMES]
+    counted = [(word, stats.tally.outcomes[outcome]) for outcome, word in OUTCOMES.items()]
     text = formatting.join(f"{word} {count:,}" for word, count in counted if count) or _("nothing")
     if stats.hour.complete:
         return text

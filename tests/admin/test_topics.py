@@ -11,7 +11,7 @@ from django.core.cache import cache
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from delaytasks import handlers
+from delaytasks import formatting, handlers
 from delaytasks.admin.forms import TopicForm
 from delaytasks.backoff import Backoff
 from delaytasks.clock import to_ms
@@ -231,6 +231,12 @@ def test_the_page_shows_the_outcomes_of_the_last_hour(admin_client):
     page = admin_client.get(PAGE).content.decode()
     assert "finished 2, failed 1" in page
     assert "7 ms / 7 ms" in page
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.SCHEDULED])
+def test_each_outcome_is_among_those_of_the_last_hour(admin_client, outcome):
+    make_event(make_job("a"), outcome, attempt=1, due_ms=to_ms(NOW), reserved_ms=None, done_ms=to_ms(NOW) + 9)
+    assert f">{formatting.OUTCOMES[outcome]} 1<" in admin_client.get(PAGE).content.decode()
 
 
 def test_users_who_may_not_view_jobs_see_no_statistics(staff):
