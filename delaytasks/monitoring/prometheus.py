@@ -58,7 +58,9 @@ OUTCOMES = {
     Outcome.FINISHED: Counter("delaytasks_finished", "Attempts that finished their job.", ["topic"]),
     Outcome.SNOOZED: Counter("delaytasks_snoozed", "Attempts whose handler returned a Snooze.", ["topic"]),
     Outcome.FAILED: Counter("delaytasks_failed", "Attempts that failed and are repeated.", ["topic"]),
-    Outcome.EXPIRED: Counter("delaytasks_expired", "Attempts that exceeded their TTR and are repeated.", ["topic"]),
+    Outcome.EXPIRED: Counter(
+        "delaytasks_expired", "Attempts that exceeded their TTR or lost their worker, and are repeated.", ["topic"]
+    ),
     Outcome.RELEASED: Counter("delaytasks_released", "Attempts whose job was given back.", ["topic"]),
     Outcome.SKIPPED: Counter("delaytasks_skipped", "Jobs that ended without effect: skipped or expired.", ["topic"]),
     Outcome.DEAD: Counter("delaytasks_dead", "Jobs that died: their last attempt failed.", ["topic"]),

@@ -151,6 +151,11 @@ def test_attempts_of_each_outcome_count_before_failures_are_marked_as_many(admin
     assert tiles(admin_client)["wrong"]["level"] == ""
 
 
+def test_an_attempt_that_was_taken_back_may_have_lost_its_worker(admin_client):
+    finished(make_job("a"), Outcome.EXPIRED)
+    assert tiles(admin_client)["wrong"]["notes"] == ["1 exceeded their TTR or lost their worker"]
+
+
 def test_a_partly_counted_hour_says_which_part_is_counted(admin_client, monkeypatch):
     whole = last_hour.last_hour("default")
     short = whole._replace(complete=False, since_ms=whole.now_ms - 7 * last_hour.MINUTE_MS)

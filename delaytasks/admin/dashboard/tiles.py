@@ -213,8 +213,9 @@ def hour_tiles(hour: LastHour, topics: Collection[str] | None) -> Iterator[Json]
     yield _late_tile(tally)
     failed, attempts = (sum(tally.outcomes[each] for each in outcomes) for outcomes in (FAILURES, ATTEMPTS))
     level, problem = (WARNING, Problem.FAILED) if failed > MAX_FAILED_RATIO * attempts else (PLAIN, None)
-    expired = _("%(number)s exceeded their TTR") % {"number": number(tally.outcomes[Outcome.EXPIRED])}
-    yield tile("wrong", _("Failed attempts, last hour"), number(failed), expired, level=level, problem=problem)
+    expired = number(tally.outcomes[Outcome.EXPIRED])
+    note = _("%(number)s exceeded their TTR or lost their worker") % {"number": expired}
+    yield tile("wrong", _("Failed attempts, last hour"), number(failed), note, level=level, problem=problem)
     most = sorted(per_topic.items(), key=lambda pair: -pair[1].outcomes[Outcome.DEAD])
     by_topic = [(name, Count(each.outcomes[Outcome.DEAD])) for name, each in most if each.outcomes[Outcome.DEAD]]
     level, problem = (ERROR, Problem.DIED) if died else (OK, None)
