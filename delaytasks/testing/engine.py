@@ -3,18 +3,19 @@
 Due jobs are claimed and run as by a worker, one at a time, in the caller's transaction if there is one.
 """
 
-import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from django.db import connections, transaction
 from django.db.models import Min, Q
 
-from .. import conf, databases, handlers, mirror
+from .. import backoff, conf, databases, handlers, mirror
 from ..clock import to_ms
 from ..db import calendar_days, dialects, lookups, transitions
 from ..db.transitions import Claimed
@@ -104,12 +105,15 @@ def claim(using: str, due: DueJob) -> RunningJob | None:
 
 
 def run(using: str, attempt: RunningJob) -> None:
-    """Run an attempt and end it as a worker does. A retry is due after exactly the backoff, without jitter."""
-    handler = _handler(attempt.topic)
-    steady = dataclasses.replace(handler, backoff=dataclasses.replace(handler.backoff, jitter=0.0))
-    executor = KitExecutor(steady, _candidates(using, attempt.topic), lambda: False, lambda: False)
+    """Run an attempt and end it as a worker does."""
+    executor = KitExecutor(_handler(attempt.topic), _candidates(using, attempt.topic), lambda: False, lambda: False)
     executor.run_one(attempt)
     executor.flush_removals()
+
+
+def no_jitter() -> AbstractContextManager[object]:
+    """Return a context manager in which jobs wait exactly as long as their topics' backoffs say."""
+    return patch.object(backoff, "random", SimpleNamespace(uniform=lambda _lowest, _highest: 0.0))
 
 
 class KitExecutor(Executor):

@@ -60,6 +60,7 @@ class Timeouts:
         with ExitStack() as stack:
             self._using = databases.alias(self._given_using)
             stack.enter_context(self._redis())
+            stack.enter_context(engine.no_jitter())
             stack.enter_context(engine.declarations_applied())
             stack.enter_context(engine.calendars_read_again())
             self._clock = VirtualClock(_to_ms(self._start or timezone.now()))

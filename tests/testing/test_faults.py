@@ -8,6 +8,7 @@ import pytest
 from django.db import transaction
 
 from delaytasks import schedule
+from delaytasks.backoff import Backoff
 from delaytasks.exceptions import BadInput, UnknownTopic
 from delaytasks.mirror import connect
 from delaytasks.models import Job
@@ -55,6 +56,15 @@ def test_a_job_whose_processes_die_again_and_again_is_dead(timeouts: Timeouts, r
     timeouts.die_in(handle, times=2)
     schedule("t", "1", delay=1)
     assert timeouts.advance(hours=1).outcomes == {"died": 2, "expired": 1, "dead": 1}
+
+
+def test_the_delay_after_a_second_death_has_no_jitter(timeouts: Timeouts, register: Register) -> None:
+    register("t", ttr=10, backoff=Backoff(base_seconds=10, factor=2, jitter=0.5))
+    timeouts.die_in("t", times=2)
+    start = timeouts.now
+    schedule("t", "1", delay=1)
+    *_, finished = timeouts.advance(hours=1)
+    assert (finished.outcome, finished.at - start) == ("finished", timedelta(seconds=1 + 10 + 10 + 20))
 
 
 def test_a_death_in_finishing_rolls_its_transaction_back(timeouts: Timeouts, register: Register) -> None:
