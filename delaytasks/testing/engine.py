@@ -1,4 +1,4 @@
-"""Adapter between the test kit and the engine: workers, mirror, schedules and declared timeouts.
+"""Adapter between the test kit and the engine: workers, mirror and schedules.
 
 Due jobs are claimed and run as by a worker, one at a time, in the caller's transaction if there is one.
 """
@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -18,15 +17,13 @@ from django.db.models import Min, Q
 from .. import backoff, conf, databases, handlers, mirror
 from ..clock import to_ms
 from ..db import calendar_days, dialects, lookups, transitions
-from ..db.transitions import Claimed
-from ..exceptions import LeaseLost
 from ..handlers import Handler
 from ..jobs.next_runs import running_jobs
 from ..maintenance import feed, guard
 from ..models import JobEvent, Schedule, Topic
 from ..recurrence import maker
 from ..states import Outcome, State
-from ..timeouts import applied_declarations, declarations, reconcile
+from ..timeouts import declarations, reconcile
 from ..timeouts.desired_jobs import rows
 from ..timeouts.sync import aliases_of
 from ..worker.attempt import RunningJob
@@ -203,14 +200,6 @@ def _candidates(using: str, topic: str) -> Candidates:
     return Candidates(mirror.choose(using), topic, using=using, worker=WORKER)
 
 
-# -- declared timeouts --------------------------------------------------------------------------
-
-
-def declarations_applied() -> AbstractContextManager[None]:
-    """Return a context manager in which each declared timeout counts as applied."""
-    return applied_declarations.automatically()
-
-
 @contextmanager
 def calendars_read_again() -> Iterator[None]:
     """Forget the days of calendars that other tests have changed; after the block, those that this one has changed."""
@@ -225,10 +214,6 @@ def make_declared(using: str) -> None:
     """Make the jobs of the rows that exist already, as `timeouts apply` does. An empty table costs one short query."""
     here = [each for each in declarations.declarations() if using in aliases_of(each)]
     reconcile.reconcile(using, [each for each in here if rows(each, using).exists()])
-
-
-def reconcile_all(using: str) -> None:
-    reconcile.reconcile(using)
 
 
 # -- on_commit callbacks ------------------------------------------------------------------------
@@ -301,53 +286,3 @@ def guard_once(using: str) -> None:
     connected = mirror.connect(using)
     if connected is not None:
         guard.probe(connected, using)
-
-
-# -- a job without a row ------------------------------------------------------------------------
-
-
-class PlainRunningJob(RunningJob):
-    """A RunningJob without a row in the database, for unit tests of handlers. Made by running_job().
-
-    touched   int, the number of calls of touch()
-    ended     True: finishing() has finished the job
-    """
-
-    touched = 0
-    subject: Any
-
-    def touch(self) -> None:
-        """Count the call and restart the TTR. Raises LeaseLost after the job has ended."""
-        if self.ended:
-            raise LeaseLost(f"{self!r} has ended already.")
-        self.touched += 1
-        self.lease_ms = databases.now_ms(self.using) + self.ttr_ms
-
-    @contextmanager
-    def finishing(self) -> Iterator[None]:
-        """Open a transaction at whose end the job is finished. Raises LeaseLost if it has ended already."""
-        if self.ended:
-            raise LeaseLost(f"{self!r} has ended already.")
-        with transaction.atomic(self.using):
-            yield
-        self.ended = True
-
-    def end(self, completion: Any, completed: Any = None) -> None:
-        self.ended = True
-
-    def still_held(self) -> bool:
-        return not self.ended
-
-
-def plain_job(
-    topic: str, key: str, *, using: str, now: datetime, due_at: datetime, created_at: datetime, body: Any, attempt: int,
-    failures: int, ttr_ms: int, subject: Any, subject_label: str | None, subject_pk: str | None, job_id: int,
-) -> PlainRunningJob:  # fmt: skip
-    claimed = Claimed(
-        id=job_id, topic=topic, key=key, body=body, attempt=attempt, failures=failures, ttr_ms=ttr_ms,
-        due_ms=to_ms(due_at), created_ms=to_ms(created_at), reserved_ms=to_ms(now), lease_ms=to_ms(now) + ttr_ms,
-        subject_label=subject_label, subject_pk=subject_pk,
-    )  # fmt: skip
-    job = PlainRunningJob(claimed, using, WORKER)
-    job.subject = subject
-    return job

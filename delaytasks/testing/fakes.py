@@ -2,19 +2,58 @@
 
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
 from .. import databases, handlers, validators
+from ..clock import to_ms
+from ..db.transitions import Claimed
+from ..exceptions import LeaseLost
 from ..jobs.handles import Handle
 from ..jobs.inputs import Delay, check_name, to_body
 from ..jobs.subjects import Instance, to_subject
-from . import engine
-from .engine import PlainRunningJob
+from ..worker.attempt import RunningJob
+from .engine import WORKER
 
 _ids = itertools.count(1)
+
+
+class PlainRunningJob(RunningJob):
+    """A RunningJob without a row in the database, for unit tests of handlers. Made by running_job().
+
+    touched   int, the number of calls of touch()
+    ended     True: finishing() has finished the job
+    """
+
+    touched = 0
+    subject: Any
+
+    def touch(self) -> None:
+        """Count the call and restart the TTR. Raises LeaseLost after the job has ended."""
+        if self.ended:
+            raise LeaseLost(f"{self!r} has ended already.")
+        self.touched += 1
+        self.lease_ms = databases.now_ms(self.using) + self.ttr_ms
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Open a transaction at whose end the job is finished. Raises LeaseLost if it has ended already."""
+        if self.ended:
+            raise LeaseLost(f"{self!r} has ended already.")
+        with transaction.atomic(self.using):
+            yield
+        self.ended = True
+
+    def end(self, completion: Any, completed: Any = None) -> None:
+        self.ended = True
+
+    def still_held(self) -> bool:
+        return not self.ended
 
 
 def running_job(
@@ -54,10 +93,12 @@ def running_job(
         handlers.check_subject(name, found.label)
     key = key or (found.key if found else "test")
     check_name(name, key)
-    now = timezone.now()
-    return engine.plain_job(
-        name, key, using=databases.alias(using), now=now, due_at=due_at or now, created_at=now,
-        body=json.loads(to_body(body)), attempt=attempt, failures=failures,
-        ttr_ms=handlers.ttr_ms(name) if ttr is None else validators.to_ttr_ms(ttr), subject=subject,
-        subject_label=found and found.label, subject_pk=found and found.pk, job_id=next(_ids),
+    now_ms, ttr_ms = to_ms(timezone.now()), handlers.ttr_ms(name) if ttr is None else validators.to_ttr_ms(ttr)
+    claimed = Claimed(
+        id=next(_ids), topic=name, key=key, body=json.loads(to_body(body)), attempt=attempt, failures=failures,
+        ttr_ms=ttr_ms, due_ms=to_ms(due_at) if due_at else now_ms, created_ms=now_ms, reserved_ms=now_ms,
+        lease_ms=now_ms + ttr_ms, subject_label=found and found.label, subject_pk=found and found.pk,
     )  # fmt: skip
+    job = PlainRunningJob(claimed, databases.alias(using), WORKER)
+    job.subject = subject
+    return job

@@ -19,6 +19,7 @@ from ..jobs.inputs import check_name
 from ..jobs.series import is_firing
 from ..jobs.subjects import Instance, to_subject
 from ..models import Job
+from ..timeouts import applied_declarations, reconcile
 from . import engine
 from .clock import VirtualClock, check_freezegun, patched
 from .engine import DueJob
@@ -61,7 +62,7 @@ class Timeouts:
             self._using = databases.alias(self._given_using)
             stack.enter_context(self._redis())
             stack.enter_context(engine.no_jitter())
-            stack.enter_context(engine.declarations_applied())
+            stack.enter_context(applied_declarations.automatically())
             stack.enter_context(engine.calendars_read_again())
             self._clock = VirtualClock(_to_ms(self._start or timezone.now()))
             stack.enter_context(patched(self._clock))
@@ -150,7 +151,7 @@ class Timeouts:
         run_due() call it every RECONCILE_SECONDS of the clock's time, unless reconciles=False.
         """
         with engine.running_callbacks():
-            engine.reconcile_all(self._using)
+            reconcile.reconcile(self._using)
         self._reconciled_ms = self._clock.now_ms()
 
     def _next_pass_ms(self) -> float:
