@@ -27,6 +27,11 @@ def pods() -> dict[str, Any]:
     return found
 
 
+def container_variables(container: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables of a container, without those of the ConfigMap and the Secret."""
+    return {each["name"]: each["value"] for each in container.get("env", ())}
+
+
 def stages() -> list[list[tuple[str, str]]]:
     """Return the instructions of each stage of the Dockerfile: [[("RUN", "python -m venv /venv"), ...], ...]."""
     lines = re.sub(r"\\\n\s*", "", DOCKERFILE).splitlines()

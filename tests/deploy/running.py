@@ -55,11 +55,12 @@ def kubernetes() -> Kit:
     config = next(each for each in kit.OBJECTS if each["kind"] == "ConfigMap")
     common = kit.interpolated(kit.COMPOSE["x-app"]["environment"], SECRETS)
     secret = {name: common[name] for name in ("DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL", "SECRET_KEY")}
-    once, services = {}, {}
+    once, services, variables = {}, {}, {}
     for pod in kit.pods().values():
         for container in pod["spec"].get("initContainers", ()):
             once[container["name"]] = container["command"]
         [container] = pod["spec"]["containers"]
+        variables[container["name"]] = config["data"] | secret | kit.container_variables(container)
         found = once if pod["spec"].get("restartPolicy") == "Never" else services
         found[container["name"]] = container.get("command", kit.image_command())
     probes = [
@@ -69,7 +70,7 @@ def kubernetes() -> Kit:
         for probe in ("readinessProbe", "livenessProbe")
         if probe in container
     ]
-    return Kit(once, services, dict.fromkeys([*once, *services], config["data"] | secret), probes=probes)
+    return Kit(once, services, dict.fromkeys(once, config["data"] | secret) | variables, probes=probes)
 
 
 def systemd() -> Kit:

@@ -16,7 +16,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from delaytasks import conf
 
 from . import running
-from .kit import COMPOSE, DEPLOY, DOCKERFILE, OBJECTS, ROOT, UNITS, exec_start, own_services, pods
+from .kit import COMPOSE, DEPLOY, DOCKERFILE, OBJECTS, ROOT, UNITS, container_variables, exec_start, own_services, pods
 from .running import Kit
 
 OURS = ("migrate", "timeouts", "schedules", "web", "worker", "beat")
@@ -98,7 +98,8 @@ def test_each_copied_file_exists() -> None:
 def test_each_variable_is_one_of_the_project_s_settings() -> None:
     documented = (ROOT / "project/settings.py").read_text().split('"""')[1]
     config = next(each for each in OBJECTS if each["kind"] == "ConfigMap")
-    names = {*COMPOSE["x-app"]["environment"], *config["data"]}
+    own = [container_variables(pod["spec"]["containers"][0]) for pod in pods().values()]
+    names = {*COMPOSE["x-app"]["environment"], *config["data"]}.union(*own)
     assert {name for name in names if name not in documented} == set()
 
 
@@ -138,6 +139,17 @@ def test_pods_know_the_address_of_a_caller_from_the_ingress() -> None:
         scope = {"type": "http", "client": (sender, 1), "headers": [(b"x-forwarded-for", b"198.51.100.4")]}
         asyncio.run(server(scope, None, None))
     assert seen == ["198.51.100.4", "203.0.113.9"]
+
+
+def test_only_the_pods_that_no_ingress_reaches_serve_metrics() -> None:
+    """Metrics need no login and name topics. nginx hides those of the web processes of the other kits."""
+    config = next(each for each in OBJECTS if each["kind"] == "ConfigMap")["data"]
+    assert "METRICS_PORT" not in config
+    with_port = {name: container_variables(pod["spec"]["containers"][0]) for name, pod in pods().items()}
+    assert {name: each for name, each in with_port.items() if each} == {"shop-worker": {"METRICS_PORT": "9808"}}
+    worker = pods()["shop-worker"]
+    assert worker["metadata"]["annotations"]["prometheus.io/port"] == "9808"
+    assert worker["spec"]["containers"][0]["ports"] == [{"name": "metrics", "containerPort": 9808}]
 
 
 @pytest.mark.parametrize("variables", [{}, {"SHOP_HOST": "shop.example"}], ids=["local", "with a name"])
