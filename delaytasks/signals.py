@@ -38,8 +38,8 @@ job   the row as it is after the commit
 """
 
 job_cancelled = Signal()
-"""A job was cancelled: by cancel() or cancel_many(), by staff, with its series or its subject, or by its declared
-timeout.
+"""A job was cancelled: by cancel() or cancel_many(), by staff, with its series or its subject, by a change of its
+schedule, or by its declared timeout.
 
 job   the row as it is after the commit
 

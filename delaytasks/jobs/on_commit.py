@@ -41,16 +41,11 @@ def add_to_mirror(using: str, jobs: Iterable[StoredJob | JobRow], *, mark: bool)
         transaction.on_commit(add, using=using, robust=True)
 
 
-def remove_from_mirror(using: str, jobs: Iterable[Cancelled]) -> None:
-    """Remove the entries of cancelled jobs from the mirror on commit, except entries that have moved meanwhile."""
-    removals = [Settlement(job.id, job.topic, job.due_ms, GONE) for job in jobs]
-    transaction.on_commit(lambda: mirror.writable(using).settle(removals), using=using, robust=True)
-
-
 def cancelled(using: str, jobs: Collection[Cancelled]) -> None:
-    """Remove the entries of cancelled jobs from the mirror and send job_cancelled, on commit."""
-    if jobs:
-        remove_from_mirror(using, jobs)
+    """Send job_cancelled, and remove the jobs' entries in the mirror that have not moved meanwhile, on commit."""
+    removals = [Settlement(job.id, job.topic, job.due_ms, GONE) for job in jobs]
+    if removals:
+        transaction.on_commit(lambda: mirror.writable(using).settle(removals), using=using, robust=True)
     for job in jobs:
         send_signal(using, signals.job_cancelled, job.id)
 

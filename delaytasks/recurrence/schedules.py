@@ -332,7 +332,7 @@ def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | No
         done = transitions.cancel_delayed(using, job_id, actor="", reason="schedule changed")
         if done is not None:
             withdrawn.append(firing)
-            on_commit.remove_from_mirror(using, [done])
+            on_commit.cancelled(using, [done])
     return withdrawn
 
 

@@ -12,6 +12,7 @@ from delaytasks.maintenance.runs import note, note_deleted
 from delaytasks.models import Job, JobEvent, Schedule, Topic
 from delaytasks.recurrence import checks, maker, registry, schedules
 from delaytasks.recurrence.definition import Definition
+from delaytasks.signals import job_cancelled
 from delaytasks.states import State
 
 from .conftest import START, due_times, run_until
@@ -253,6 +254,22 @@ def test_a_pause_makes_nothing_and_skips_what_comes_due(define, ticks, stage, db
 
 
 @pytest.mark.on_both
+@pytest.mark.parametrize("change", [lambda: schedules.pause("tick"), lambda: schedules.delete(schedules.find("tick"))])
+def test_the_cancellation_of_a_firing_made_ahead_sends_the_signal(define, ticks, stage, db_clock, change):
+    cancelled = []
+
+    def receive(sender, job, **kwargs):
+        cancelled.append((sender, job.key, job.state))
+
+    define()
+    job_cancelled.connect(receive)
+    try:
+        change()
+    finally:
+        job_cancelled.disconnect(receive)
+    assert cancelled == [("tick", "tick@2030-01-01T00:10:00", State.CANCELLED)]
+
+
 def test_a_run_within_a_pause_is_not_made_up_for_after_it(define, ticks, stage, db_clock):
     define(missed="all")
     schedules.pause("tick")
