@@ -101,14 +101,6 @@ def example(request: pytest.FixtureRequest, env: dict[str, str], tmp_path: Path)
         process.kill()
 
 
-@pytest.fixture(params=HEARTBEAT)
-def example_with_heartbeat(request: pytest.FixtureRequest, env: dict[str, str], tmp_path: Path) -> Iterator[Example]:
-    example = example_in(request.param, request, env, tmp_path)
-    yield example
-    for process in example.processes:
-        process.kill()
-
-
 @pytest.fixture
 def client(env: dict[str, str]) -> Iterator[Client]:
     with Client(env["DELAYTASKS_URL"], env["DELAYTASKS_TOKEN"]) as client:
@@ -183,9 +175,10 @@ def test_example_releases_a_job_that_it_cannot_handle(example: Example, topic: s
     assert consumer.terminate(seconds=15) == 0, log_of(consumer)
 
 
-def test_example_with_a_heartbeat_keeps_a_job_beyond_its_ttr(example_with_heartbeat: Example, topic: str) -> None:
+@pytest.mark.parametrize("example", HEARTBEAT, indirect=True)
+def test_example_with_a_heartbeat_keeps_a_job_beyond_its_ttr(example: Example, topic: str) -> None:
     schedule(topic, key="long", delay=0, ttr=4, body={"seconds": 6})
-    consumer = example_with_heartbeat.start()
+    consumer = example.start()
     until(state_of(topic, "long", State.FINISHED), "the job to be finished", consumer)
     assert Job.objects.get(topic=topic).attempt == 1, log_of(consumer)
 
