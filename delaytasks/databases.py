@@ -15,10 +15,11 @@ from .exceptions import BadInput
 
 def aliases() -> list[str]:
     """Return the aliases of the databases whose jobs are moved, run and guarded."""
-    return list(conf.get().databases or [_write_alias()])
+    return list(conf.get().databases or [write_alias()])
 
 
-def _write_alias() -> str:
+def write_alias() -> str:
+    """Return the database to which the router writes jobs."""
     from .models import Job  # imported late: schedule() may be imported before Django's apps are loaded
 
     return router.db_for_write(Job)
@@ -31,9 +32,9 @@ def alias(using: str | None = None) -> str:
     """
     chosen = conf.get().databases
     if using is None and not chosen:
-        return _write_alias()
+        return write_alias()
     known = aliases()
-    using = using or _write_alias()
+    using = using or write_alias()
     if using not in known:
         raise BadInput(
             f"using is {using!r}, but only the jobs of {', '.join(known)} are run. Add it to DELAYTASKS['DATABASES']."

@@ -167,16 +167,27 @@ def _cancel_of_deleted(topic: str, *, instance: Model, using: str, **_: Any) -> 
         label, pk = to_subject(instance)
     except BadInput:  # no job can be about it, and it can be deleted nevertheless
         return
-    alias = databases.alias(using if using in databases.aliases() else None)
 
-    def cancel() -> None:
+    def cancel(alias: str) -> None:
         _end_series(alias, topic, None, label, pk)
         cancel_jobs(alias, topic=topic, label=label, pk=pk)
 
-    if alias == using:
-        cancel()
-    else:
-        transaction.on_commit(cancel, using=using, robust=True)
+    for alias in _aliases_of_jobs(using, type(instance)):
+        if alias == using:
+            cancel(alias)
+        else:
+            transaction.on_commit(partial(cancel, alias), using=using, robust=True)
+
+
+def _aliases_of_jobs(using: str, model: type[Model]) -> list[str]:
+    """Return the databases whose jobs may be about a row of the database `using`.
+
+    schedule() without using= writes to the router's database, also if the row's own database has jobs. But if the
+    router's database has the model's table, the jobs there are about its own rows, as for RunningJob.subject.
+    """
+    aliases, home = databases.aliases(), databases.write_alias()
+    has_own_rows = using in aliases and databases.has_model(home, model)
+    return [alias for alias in aliases if alias == using or (alias == home and not has_own_rows)]
 
 
 def connect_deletes() -> None:

@@ -49,3 +49,26 @@ def test_deleting_a_subject_cancels_its_jobs_only_if_it_commits(
     with django_capture_on_commit_callbacks(execute=True):
         product.delete()
     assert Job.objects.get().state == State.CANCELLED
+
+
+@pytest.mark.parametrize("has_table", [True, False], ids=["of-the-routers-rows", "of-this-row"])
+def test_jobs_in_the_routers_database_are_cancelled_unless_they_are_about_its_own_rows(
+    dim: Any, settings: Any, django_capture_on_commit_callbacks: Any, has_table: bool
+) -> None:
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["default", SECOND]}
+    settings.DATABASE_ROUTERS[0].allow_migrate = lambda db, app_label, **hints: app_label != "shop" or has_table
+    product = Product.objects.create(name="lamp", price=Decimal(10), stock=3)
+    dim.schedule(product, delay=timedelta(hours=1))
+    dim.schedule(product, delay=timedelta(hours=1), using="default")
+    with django_capture_on_commit_callbacks(execute=True):
+        product.delete()
+    assert Job.objects.using("default").get().state == State.CANCELLED
+    assert Job.objects.using(SECOND).get().state == (State.DELAYED if has_table else State.CANCELLED)
+
+
+def test_a_row_is_deleted_although_the_jobs_of_the_routers_database_are_not_run(dim: Any, settings: Any) -> None:
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["default"]}
+    product = Product.objects.create(name="lamp", price=Decimal(10), stock=3)
+    dim.schedule(product, delay=timedelta(hours=1), using="default")
+    product.delete()
+    assert Job.objects.using("default").get().state == State.CANCELLED
