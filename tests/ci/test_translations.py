@@ -91,6 +91,15 @@ def test_a_translation_has_the_tags_and_leading_space_of_its_message(stored):
             assert each[0].isspace() == ids[0][0].isspace() or entry.context, entry.id
 
 
+# Another word for a term -> the word of the glossary at the top of the catalogues, or of their other texts.
+OTHER_WORDS = {"员工": "工作人员", "消费者": "消费方", "权利": "权限", "报价": "上架"}
+
+
+def test_a_term_has_one_translation(stored):
+    texts = [each for _entry, _ids, strings in entries(stored) for each in strings]
+    assert [each for each in texts if any(word in each for word in OTHER_WORDS)] == []
+
+
 def test_the_compiled_file_is_current(folder, stored):
     assert catalogue(folder).with_suffix(".mo").read_bytes() == messages.as_mo(stored), "make messages"
 
