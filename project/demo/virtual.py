@@ -42,7 +42,8 @@ def main(history: History, folder: Path, echo: Echo, stop: Event) -> int:
     from .__main__ import prepare
 
     prepare(folder)
-    from .narrator import format_duration  # imports models: after Django has loaded the apps
+    from .narrator import format_duration  # these import models: after Django has loaded the apps
+    from .replay import MAX_LISTED
 
     began, span = time.monotonic(), history.orders[-1].purchased_at - history.orders[0].purchased_at
     echo(f"Replaying {len(history.orders):,} orders of {format_duration(span)} from {history.path} in virtual time.")
@@ -51,8 +52,10 @@ def main(history: History, folder: Path, echo: Echo, stop: Event) -> int:
     echo(f"Summary of {history.path}, after {time.monotonic() - began:.0f} s:")
     for line in summary.lines():
         echo(f"  {line}")
-    for problem in history.bad_rows[:20]:
+    for problem in history.bad_rows[:MAX_LISTED]:
         echo(f"  invalid row: {problem}")
+    if history.bad_rows:
+        echo(f"  {len(history.bad_rows):,} rows of the file were invalid.")
     if stop.is_set():
         echo("  Stopped early: the numbers of paid and closed orders are not compared.")
         return 1

@@ -58,16 +58,30 @@ def test_the_tie_an_order_paid_exactly_when_its_time_is_over_is_closed() -> None
     assert summary.too_late == {"in the history": 1}
 
 
-def test_make_run_replays_in_virtual_time_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """`make run ORDERS=... SPEED=virtual` starts no server and leaves with the result of its checks."""
-    done = subprocess.run(
+def make_run(orders: Path | str, var: Path) -> "subprocess.CompletedProcess[str]":
+    """Run `make run ORDERS=... SPEED=virtual`."""
+    return subprocess.run(
         [sys.executable, "-m", "project.run"], cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL,
         env={
-            "PATH": os.environ["PATH"], "ORDERS": "project/demo/sample_orders.csv", "SPEED": "virtual",
-            "VAR_DIR": str(tmp_path), "REDIS_URL": "redis://127.0.0.1:1/0",  # nobody is there, and nobody asks
+            "PATH": os.environ["PATH"], "ORDERS": str(orders), "SPEED": "virtual", "VAR_DIR": str(var),
+            "REDIS_URL": "redis://127.0.0.1:1/0",  # nobody is there, and nobody asks
         },
     )  # fmt: skip
+
+
+def test_make_run_replays_in_virtual_time_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """`make run ORDERS=... SPEED=virtual` starts no server and leaves with the result of its checks."""
+    done = make_run("project/demo/sample_orders.csv", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("Replaying 40 orders of 85.7 min from project/demo/sample_orders.csv ")
     assert "passed: the states are as computed from the history" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["replay-virtual"]
+
+
+def test_a_replay_in_virtual_time_says_how_many_rows_are_invalid(tmp_path: Path) -> None:
+    rows = ["order_id,order_status,order_purchase_timestamp,order_approved_at", "1,delivered,2026-03-14 09:04,"]
+    orders = tmp_path / "orders.csv"
+    orders.write_text("\n".join([*rows, *(f"{number},delivered,yesterday," for number in range(2, 27))]))
+    output = make_run(orders, tmp_path).stdout
+    assert output.count("invalid row: ") == 20
+    assert "25 rows of the file were invalid." in output
