@@ -181,7 +181,7 @@ class Reserved(DelaytasksError):
 class MovedMeanwhile(DelaytasksError):
     """The job's due time has changed since the caller read it.
 
-    Raised by a postponement in the admin or over HTTP.
+    Raised by a postponement in the admin.
     """
 
 
