@@ -330,10 +330,29 @@ def http() -> str:
         "[openapi.yaml](../openapi.yaml) describes each with its fields, answers and errors; a running site serves it "
         "at `/api/schema/` and shows it at `/api/docs/`. [Clients](../clients/README.md) has examples that run.",
         "\n".join(["| method | path | what it does |", "|---|---|---|", *rows]),
+        "## Problems",
+        "An error has a problem document (RFC 9457); only `/api/queue/` answers with its envelope. Each `type` is "
+        "`urn:delaytasks:problem:` with one of these words. A new version may add types: treat an unknown one as its "
+        "status.",
+        "\n".join(["| type | status | title |", "|---|---|---|", *problem_rows()]),
         "## Authentication",
         "Programs send `Authorization: Bearer <token>`; `manage.py delaytasks token make` creates the token "
         "([commands](commands.md)). Staff use their Django session.",
     )
+
+
+def problem_rows() -> list[str]:
+    """Return a table row for each problem of the API, by status."""
+    from delaytasks import exceptions
+    from delaytasks.api.exceptions import PROBLEMS, classify
+
+    engine = (getattr(exceptions, name) for name in exceptions.__all__)
+    found = [classify(cls()) for cls in engine if issubclass(cls, exceptions.DelaytasksError)]
+    problems = {each.kind: (each.status, each.title) for each in found if each is not None} | PROBLEMS
+    return [
+        f"| `{kind}` | {status} | {title} |"
+        for kind, (status, title) in sorted(problems.items(), key=lambda item: (item[1][0], item[0]))
+    ]
 
 
 if __name__ == "__main__":

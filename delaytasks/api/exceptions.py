@@ -32,8 +32,28 @@ NO_TOPIC = "Unknown topic: no handler, setting or row has this name."
 NO_TOKEN = "Send a valid token in the header `Authorization: Bearer <token>`."
 
 
+# The problems that are no exceptions of the engine: status and title by kind.
+PROBLEMS: Mapping[str, tuple[int, str]] = {
+    "declared-in-code": (409, "The schedule is declared in code."),
+    "forbidden": (403, "Permission denied."),
+    "internal-error": (500, "Internal server error."),
+    "invalid-request": (400, "The request is invalid."),
+    "malformed-request": (400, "The request cannot be read."),
+    "method-not-allowed": (405, "Method not allowed at this URL."),
+    "not-cancelled": (409, "The job was not cancelled."),
+    "not-found": (404, "Not found."),
+    "request-too-large": (413, "The request is too large."),
+    "too-many-live-jobs": (429, "Too many live jobs."),
+    "too-many-requests": (429, "Too many requests."),
+    "too-many-schedules": (429, "Too many schedules."),
+    "unauthorized": (401, "Authentication required."),
+    "unavailable": (503, "Service unavailable."),
+    "unsupported-media-type": (415, "Unsupported media type."),
+}
+
+
 class Problem(NamedTuple):
-    """The content of one problem document.
+    """The content of one problem document. For those of PROBLEMS, problem() makes it.
 
     kind      last part of the type, for example "key-is-live"
     title     the same for every problem of this kind
@@ -58,17 +78,18 @@ class Problem(NamedTuple):
         return {**self.extras, **members, **({"errors": list(self.errors)} if self.errors else {})}
 
 
+def problem(kind: str, detail: str, **members: Any) -> Problem:
+    """Return the Problem of this kind, which is one of PROBLEMS."""
+    status, title = PROBLEMS[kind]
+    return Problem(status, kind, title, detail, **members)
+
+
 class ProblemError(Exception):
     """Raised by a view to return this Problem."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)
         self.problem = problem
-
-
-def conflict(kind: str, title: str, detail: str, **extras: Any) -> ProblemError:
-    """Return an error with status 409 for the caller to raise: the state of the job does not allow the request."""
-    return ProblemError(Problem(409, kind, title, detail, extras=extras))
 
 
 def classify(error: Exception) -> Problem | None:
@@ -81,11 +102,11 @@ def classify(error: Exception) -> Problem | None:
         logger.warning("Request failed: the database is unavailable.", exc_info=error)
         return unavailable("The database is not available at the moment.")
     if isinstance(error, RequestTooLarge | RequestDataTooBig):
-        return Problem(413, "request-too-large", "The request is too large.", str(error))
+        return problem("request-too-large", str(error))
     if isinstance(error, UnreadablePostError):
-        return Problem(400, "malformed-request", "The request cannot be read.", "The request body is incomplete.")
+        return problem("malformed-request", "The request body is incomplete.")
     if isinstance(error, SuspiciousOperation | BadRequest):  # too many parameters, for example
-        return Problem(400, "malformed-request", "The request cannot be read.", str(error))
+        return problem("malformed-request", str(error))
     return _from_framework(error)
 
 
@@ -104,7 +125,7 @@ def internal_error(error: Exception, context: Mapping[str, Any]) -> Problem:
     """Log an unexpected exception, send got_request_exception and return the 500 Problem."""
     logger.error("A request failed: %r", error, exc_info=error)
     got_request_exception.send(sender=handler, request=context.get("request"))
-    return Problem(500, "internal-error", "Internal server error.", "The error was logged.")
+    return problem("internal-error", "The error was logged.")
 
 
 def handler(error: Exception, context: Mapping[str, Any]) -> Response:
@@ -141,49 +162,45 @@ def _from_engine(error: engine_exceptions.DelaytasksError) -> Problem | None:
 def unavailable(detail: str) -> Problem:
     """Return a Problem with status 503."""
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    return Problem(503, "unavailable", "Service unavailable.", detail, headers=headers)
+    return problem("unavailable", detail, headers=headers)
 
 
 # -- the framework's ----------------------------------------------------------------------------
 
-_FRAMEWORK: dict[type[Exception], tuple[str, str]] = {
-    drf.ParseError: ("malformed-request", "The request cannot be read."),
-    drf.MethodNotAllowed: ("method-not-allowed", "Method not allowed at this URL."),
-    drf.NotAcceptable: ("not-acceptable", "None of the accepted media types is available."),
-    drf.UnsupportedMediaType: ("unsupported-media-type", "Unsupported media type."),
+_FRAMEWORK: Mapping[type[Exception], str] = {
+    drf.ParseError: "malformed-request",
+    drf.MethodNotAllowed: "method-not-allowed",
+    drf.UnsupportedMediaType: "unsupported-media-type",
 }
 
 
 def _from_framework(error: Exception) -> Problem | None:
     if isinstance(error, Http404 | drf.NotFound | Job.DoesNotExist):  # DoesNotExist: deleted after its lookup
-        return Problem(404, "not-found", "Not found.", "There is no such resource, or the caller may not see it.")
+        return problem("not-found", "There is no such resource, or the caller may not see it.")
     if isinstance(error, PermissionDenied | drf.PermissionDenied):
-        return Problem(403, "forbidden", "Permission denied.", str(error) or "The caller lacks permission.")
+        return problem("forbidden", str(error) or "The caller lacks permission.")
     if isinstance(error, drf.NotAuthenticated | drf.AuthenticationFailed):
         header = getattr(error, "auth_header", "Bearer")
-        return Problem(401, "unauthorized", "Authentication required.", NO_TOKEN,
-                       headers={"WWW-Authenticate": header})  # fmt: skip
+        return problem("unauthorized", NO_TOKEN, headers={"WWW-Authenticate": header})
     if isinstance(error, drf.Throttled):
         return _throttled(error.wait)
     if isinstance(error, drf.ValidationError):
         return _invalid(error)
-    if isinstance(error, drf.APIException):
-        kind, title = _FRAMEWORK.get(type(error), ("refused", "The request was refused."))
-        return Problem(error.status_code, kind, title, str(error.detail))
-    return None
+    kind = _FRAMEWORK.get(type(error))
+    return None if kind is None else problem(kind, str(error))
 
 
 def _throttled(wait: float | None) -> Problem:
     seconds = max(1, math.ceil(wait or 1))
     detail = f"Rate limit exceeded. Retry in {seconds} s."
-    return Problem(429, "too-many-requests", "Too many requests.", detail, headers={"Retry-After": str(seconds)})
+    return problem("too-many-requests", detail, headers={"Retry-After": str(seconds)})
 
 
 def _invalid(error: drf.ValidationError) -> Problem:
     errors = tuple({"field": field, "detail": detail} for field, detail in flatten(error.detail))
     named = "; ".join(f"{each['field']}: {each['detail']}".removeprefix(": ") for each in errors[:3])
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-    return Problem(400, "invalid-request", "The request is invalid.", named + more, errors=errors)
+    return problem("invalid-request", named + more, errors=errors)
 
 
 def flatten(detail: Any, path: str = "") -> Iterator[tuple[str, str]]:

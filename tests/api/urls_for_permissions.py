@@ -23,7 +23,9 @@ RAISED = {
     "body": exceptions.BodyTooLarge("The body has 70,000 bytes."),
     "unknown-topic": exceptions.UnknownTopic("Topic 'x' is unknown. Known here: secret.topic."),
     "404": Http404("which words nobody is told"),
-    "conflict": problems.conflict("not-cancelled", "It cannot be cancelled.", "It is running.", result="running"),
+    "conflict": problems.ProblemError(
+        problems.problem("not-cancelled", "It is running.", extras={"result": "running"})
+    ),
     "bug": ZeroDivisionError("division by zero"),
 }
 

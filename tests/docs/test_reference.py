@@ -12,6 +12,7 @@ from django.dispatch import Signal
 
 import delaytasks
 from delaytasks import exceptions, signals
+from delaytasks.api.exceptions import PROBLEMS
 from delaytasks.conf import Settings
 from delaytasks.management.commands.delaytasks import VERBS
 from delaytasks.management.subcommands import schedules, timeouts
@@ -32,6 +33,13 @@ OUTDATED = "docs/reference/{} does not match the code: run `make reference` and 
 def first_column(page: str) -> set[str]:
     """Return the code spans in the first column of a page's tables."""
     return set(re.findall(r"^\| `([^`]+)` \|", (REFERENCE / page).read_text(), re.MULTILINE))
+
+
+# -- Problems over HTTP -------------------------------------------------------------------------
+
+
+def test_the_reference_has_the_type_of_each_problem():
+    assert {*PROBLEMS, "key-is-live", "body-too-large", "lease-lost"} <= first_column("http.md")
 
 
 # -- Settings -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from django.db import connections
 
 from ...models import Job, Schedule
 from ..access.permissions import Caller
-from ..exceptions import Problem, ProblemError
+from ..exceptions import ProblemError, problem
 
 PARTS = 20  # a portion is 1/PARTS of the remaining number of jobs,
 LEAST_PARTS = 1_000  # and at least 1/LEAST_PARTS of the limit: near the limit, not each request may count the jobs
@@ -163,7 +163,7 @@ def check_schedules(caller: Caller, using: str) -> None:
     limit = caller.max_live_jobs
     if Schedule.objects.using(using).filter(producer=caller.producer)[:limit].count() == limit:
         detail = f"The token may have at most {limit:,} schedules, as it may have {limit:,} live jobs: delete some."
-        raise ProblemError(Problem(429, "too-many-schedules", "Too many schedules.", detail))
+        raise ProblemError(problem("too-many-schedules", detail))
 
 
 def take_in_thread(caller: Caller, number: int, using: str) -> None:
@@ -176,7 +176,7 @@ def take_in_thread(caller: Caller, number: int, using: str) -> None:
 
 def _too_large(limit: int, number: int) -> ProblemError:
     detail = f"The token may have at most {limit:,} live jobs: {number:,} in one request are refused. Send fewer."
-    return ProblemError(Problem(429, "too-many-live-jobs", "Too many live jobs.", detail))
+    return ProblemError(problem("too-many-live-jobs", detail))
 
 
 def _too_many(count: _Count, number: int) -> ProblemError:
@@ -184,7 +184,7 @@ def _too_many(count: _Count, number: int) -> ProblemError:
     live = f"The token has {count.limit - count.room:,} live jobs, and at most {count.limit:,} are allowed"
     detail = f"{live}: {number:,} more cannot be created. Retry in {seconds} s, when jobs have ended."
     headers = {"Retry-After": str(seconds)}
-    return ProblemError(Problem(429, "too-many-live-jobs", "Too many live jobs.", detail, headers=headers))
+    return ProblemError(problem("too-many-live-jobs", detail, headers=headers))
 
 
 def clear_cache() -> None:

@@ -232,7 +232,10 @@ class MistakeSerializer(serializers.Serializer):
 class ProblemSerializer(serializers.Serializer):
     """A problem document (RFC 9457)."""
 
-    type = TextField(help_text="Machine-readable type, for example `urn:delaytasks:problem:key-is-live`.")
+    type = TextField(
+        help_text="Machine-readable type, for example `urn:delaytasks:problem:key-is-live`; `docs/reference/http.md` "
+        "lists all."
+    )
     title = TextField()
     status = IntegerField(400, 599)
     detail = TextField(help_text="Explanation of this occurrence.")

@@ -17,7 +17,7 @@ from ...outcomes import CancelResult
 from ...states import State
 from .. import job_actions, job_list, services
 from ..access.permissions import Right
-from ..exceptions import MEDIA_TYPE, conflict
+from ..exceptions import MEDIA_TYPE, ProblemError, problem
 from ..limits import live_jobs
 from ..schema import examples
 from ..schema.operations import ANY_POST, ANY_REQUEST, ResponseDoc, operation
@@ -166,7 +166,8 @@ class CancelView(BaseView):
         if result is CancelResult.UNKNOWN:
             raise Http404
         if result is not CancelResult.CANCELLED:
-            raise conflict("not-cancelled", "The job was not cancelled.", _NOT_CANCELLED[result], result=result.value)
+            extras = {"result": result.value}
+            raise ProblemError(problem("not-cancelled", _NOT_CANCELLED[result], extras=extras))
         return Response({"result": result.value})
 
 

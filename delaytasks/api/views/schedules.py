@@ -22,7 +22,7 @@ from ...recurrence.definition import Definition
 from .. import job_list
 from ..access import refusals
 from ..access.permissions import ScheduleRight
-from ..exceptions import conflict
+from ..exceptions import ProblemError, problem
 from ..limits import live_jobs
 from ..schema import examples
 from ..schema.operations import ANY_POST, ANY_REQUEST, ResponseDoc, operation
@@ -110,7 +110,7 @@ def _require_own(row: Schedule) -> None:
     """Raise a conflict for a schedule of the code: the next `schedules apply` would undo the change."""
     if row.source == Schedule.Source.CODE:
         detail = "It is declared in code, with @recurring. Change it there; here it can be paused and run."
-        raise conflict("declared-in-code", "The schedule is declared in code.", detail)
+        raise ProblemError(problem("declared-in-code", detail))
 
 
 class SchedulesView(ScheduleBaseView):
