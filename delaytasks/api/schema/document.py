@@ -20,12 +20,14 @@ from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
 from rest_framework.request import Request
 
 from ... import __version__, conf
+from ...validators import MAX_DEPTH
+from ..limits.parsers import MAX_CONTAINERS, MAX_VALUES
 from ..views.base import BaseView
 from .operations import ANY_REQUEST, ResponseDoc, operation
 
 MEDIA_TYPE = "application/vnd.oai.openapi+json"
 TITLE = "delaytasks HTTP API"
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Business timeouts: jobs that fall due, are never early, and wait to be finished.
 
 A **topic** is a kind of job; a **key** is the business name of one job. There is at most one **live** job per topic and
@@ -41,7 +43,9 @@ fencing token: only the holder of (id, attempt) can finish the job.
 - **Retries.** Repeat a request that got no response. Creating is idempotent through `on_conflict`. An attempt is
   finished once: if the first request has succeeded, the second gets 409. Running a schedule's job once now is
   not idempotent: two requests make two jobs.
-- **Limits.** Requests per minute and bytes per request are limited per token: 429 with `Retry-After`, and 413.
+- **Limits.** Requests and bytes per minute, live jobs, and bytes per request are limited per token: 429, usually with
+  `Retry-After`, and 413. A request has at most {MAX_CONTAINERS:,} lists and objects and {MAX_VALUES:,} values, counted
+  by brackets and commas, also those in strings; a job's body has at most {MAX_DEPTH} levels: 400.
 """
 TAGS = [
     {"name": "jobs", "description": "Create, read and change jobs."},
