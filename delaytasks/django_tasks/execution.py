@@ -11,6 +11,7 @@ from ..clock import from_ms
 from ..db.retries import retry_conflicts, try_twice
 from ..jobs import inputs
 from ..outcomes import ErrorCode
+from ..states import Outcome
 from ..validators import JSON_NULL
 from ..worker.attempt import RunningJob
 from ..worker.coroutines import await_result
@@ -98,8 +99,11 @@ def store_error(sender: str, job: Any, **kwargs: Any) -> None:
 
 
 def store_cancellation(sender: str, job: Any, **kwargs: Any) -> None:
-    """Store that a task was cancelled, by its caller or by staff. A receiver of job_cancelled."""
-    if not is_task(sender):
+    """Store that a task was cancelled, by its caller or by staff. A receiver of job_cancelled.
+
+    A failed task keeps its result.
+    """
+    if not is_task(sender) or _was_dead(job):
         return
     using = databases.alias()
     with transaction.atomic(using):
@@ -107,6 +111,11 @@ def store_cancellation(sender: str, job: Any, **kwargs: Any) -> None:
         if record is not None:
             record.errors = [*record.errors, _as_dict(cancelled())]
             end(record, record.Outcome.FAILED, using)
+
+
+def _was_dead(job: Any) -> bool:
+    """Return whether a cancelled job was dead before."""
+    return Outcome.DEAD in job.events.order_by("-id").values_list("outcome", flat=True)[1:2]
 
 
 def connect_receivers() -> None:

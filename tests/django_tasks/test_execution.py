@@ -181,6 +181,18 @@ def test_a_dead_task_that_staff_retry_is_ready_again(stage, backend):
     assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 5, 2)
 
 
+def test_a_failed_task_that_is_cancelled_keeps_its_result(stage, backend, sent, db_clock):
+    """Then nobody can retry it. It has finished only once."""
+    result = tasks.fail.enqueue("no")
+    stage.go()
+    finished = backend.get_result(result.id)
+    db_clock.advance(seconds=60)
+    assert result.cancel() == "cancelled"
+    result.refresh()
+    assert (result.status, result.errors, result.finished_at) == ("FAILED", finished.errors, finished.finished_at)
+    assert [name for name, _, _ in sent] == ["task_enqueued", "task_started", "task_finished"]
+
+
 def test_a_job_that_somebody_else_scheduled_in_a_queue_is_dead_with_the_reason(stage, backend):
     schedule("tasks.default", key="by-hand", delay=0)
     schedule("tasks.default", key="0b9f2f2e-7f0a-4b71-8c40-0d8a7a0f3f11", delay=0)
