@@ -89,8 +89,8 @@ async function renewLease(jobFields, TTR, done, markLost) {
   }
 }
 
-// What the server accepts as an error: printable and at most 4,000 characters.
-const printable = (error) => String(error).replace(/[^\P{C}\n\t]/gu, ' ').slice(0, 4000) || 'failed'
+// What the server accepts as an error: printable and not too long. The cut may leave half a character, so it is first.
+const printable = (error) => String(error).slice(0, 4000).replace(/[^\P{C}\n\t]/gu, ' ') || 'failed'
 
 async function work(job) {
   const jobFields = { id: job.id, topic, job: job.job, attempt: job.attempt } // the fencing token

@@ -175,6 +175,16 @@ def test_example_releases_a_job_that_it_cannot_handle(example: Example, topic: s
     assert consumer.terminate(seconds=15) == 0, log_of(consumer)
 
 
+def test_node_example_cuts_no_character_of_an_error_in_two(request: pytest.FixtureRequest) -> None:
+    """The server refuses half a pair of surrogates, so the job would not be released."""
+    need(request, "node", "docs/clients/consume.mjs", LANGUAGES["node"][1])
+    lines = (EXAMPLES / "consume.mjs").read_text().splitlines()
+    printable = next(line for line in lines if line.startswith("const printable"))
+    script = f"{printable}\nconsole.log(encodeURIComponent(printable('x'.repeat(3999) + '\U0001f600')).length)"
+    done = subprocess.run(["node", "-e", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("example", HEARTBEAT, indirect=True)
 def test_example_with_a_heartbeat_keeps_a_job_beyond_its_ttr(example: Example, topic: str) -> None:
     schedule(topic, key="long", delay=0, ttr=4, body={"seconds": 6})
