@@ -33,6 +33,7 @@ OTHER_MODULES = (
     "delaytasks.forwarding.BatchTarget", "delaytasks.forwarding.TargetDown", "delaytasks.forwarding.Rejected",
     "delaytasks.inbox.declare", "delaytasks.service_levels.ServiceLevel",
     "delaytasks.service_levels.SlaEvent", "delaytasks.service_levels.SlaStatus",
+    "delaytasks.testing.Timeouts", "delaytasks.testing.TimeoutsTestMixin", "delaytasks.testing.running_job",
     "delaytasks.models.Job", "delaytasks.models.JobEvent", "delaytasks.models.Topic",
 )  # fmt: skip
 

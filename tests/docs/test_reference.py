@@ -109,6 +109,7 @@ def test_the_reference_has_every_public_name_and_the_running_job():
     assert set(delaytasks.__all__) <= headings
     assert {"RunningJob", "touch()", "finishing()", "delaytasks.celery.install"} <= headings
     assert any(heading.endswith(".schedule_unique") for heading in headings)
+    assert {f"delaytasks.testing.{name}" for name in ("Timeouts", "TimeoutsTestMixin", "running_job")} <= headings
 
 
 @pytest.mark.parametrize("name", ["python.md", "exceptions.md", "commands.md", "http.md"])
