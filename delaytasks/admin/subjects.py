@@ -31,7 +31,7 @@ class TimeoutsMixin:
         @admin.register(Order)
         class OrderAdmin(TimeoutsMixin, ModelAdmin): ...
 
-    Live jobs come first, then ended ones, newest first, 50 in all. Users see the jobs that they may see in the
+    Live jobs come first, then ended ones, newest first, at most 50 in all. Users see the jobs that they may see in the
     list of jobs, and change them with the same permission. An admin site without that list shows no jobs. If the
     ModelAdmin sets change_form_template, include admin/delaytasks/subject/timeouts.html in that template.
     """
@@ -60,11 +60,13 @@ def _context(request: HttpRequest, subject: Any) -> dict[str, Any]:
         jobs: Any = permissions.visible_jobs(jobs_of(subject), request.user)
     except BadInput:  # the model has a composite primary key, and so no jobs
         return {}
-    live = list(jobs.live().order_by("due_at", "id")[:MAX_JOBS])
-    ended = list(jobs.filter(ended_at__isnull=False)[: MAX_JOBS - len(live)])
+    limit = MAX_JOBS + 1  # one more than are shown: the page says whether there are more
+    live = list(jobs.live().order_by("due_at", "id")[:limit])
+    found = [*live, *jobs.filter(ended_at__isnull=False)[: limit - len(live)]]
     actions = [(_ACTIONS[each], LABELS[each]) for each in _ACTIONS] if permissions.can_operate(request.user) else []
     return {
-        "timeouts": [_row(job, now) for job in (*live, *ended)],
+        "timeouts": [_row(job, now) for job in found[:MAX_JOBS]],
+        "timeouts_more": len(found) > MAX_JOBS,
         "timeouts_actions": actions,
         "timeouts_zone": display.zone_notice(request),
     }
