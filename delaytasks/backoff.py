@@ -20,6 +20,9 @@ class Backoff:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"Backoff: {name} is {value!r}; give an int or a float.")
         if not (self.base_seconds > 0 and self.factor >= 1 and 0 < self.cap_seconds < inf):
             raise ValueError(f"Backoff needs base > 0, factor >= 1 and cap > 0, the cap finite; got {self}")
         if not 0 <= self.jitter <= 1:

@@ -3,7 +3,10 @@
 import dataclasses
 import math
 import random
+import re
 from datetime import timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -87,6 +90,13 @@ def test_all_valid_parameters_give_a_delay_within_the_cap(
 def test_invalid_parameters_are_refused_and_named(parameters: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(parameters))}={next(iter(parameters.values()))}"):
         Backoff(**parameters)
+
+
+@pytest.mark.parametrize("value", [timedelta(seconds=5), Decimal(5), "5", None, True], ids=repr)
+@pytest.mark.parametrize("name", ["base_seconds", "factor", "cap_seconds", "jitter"])
+def test_a_parameter_that_is_no_int_or_float_is_refused_and_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^Backoff: {name} is {re.escape(repr(value))}; give an int or a float\.$"):
+        Backoff(**{name: value})
 
 
 def test_the_default_outlives_an_outage_from_friday_evening_to_monday_morning() -> None:
