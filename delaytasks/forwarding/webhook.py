@@ -75,6 +75,8 @@ class Webhook:
         self.secrets = _checked_secrets(secret)
         self.timeout = brokers.check_timeout(timeout, "Webhook")
         self.headers = _checked_headers(headers or {})
+        if isinstance(allow_networks, str):
+            raise ValueError(f"Webhook: allow_networks is {allow_networks!r}; give a list of networks.")
         self.networks = [ipaddress.ip_network(network) for network in allow_networks]
         self.ca_file = ca_file
         self._signers()  # reports that the library is missing

@@ -513,6 +513,7 @@ def test_wrong_urls_are_refused(url, message):
         ({"timeout": 0}, "timeout is 0"),
         ({"timeout": "5"}, "timeout is '5'"),
         ({"allow_networks": ["10.0.0.0/99"]}, "10.0.0.0/99"),
+        ({"allow_networks": "10.0.0.0/8"}, "allow_networks is '10.0.0.0/8'; give a list"),
         ({"headers": {"X": "a\r\nb"}}, "not printable ASCII"),
         ({"headers": {"": "a"}}, "'' is not the name of a header"),
         ({"headers": {"a b:": "a"}}, "'a b:' is not the name of a header"),
