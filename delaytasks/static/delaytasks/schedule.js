@@ -8,15 +8,16 @@
         "tz", "cron", "every", "rrule", "delay", "period", "repeat", "start_at_0", "start_at_1", "gap", "overlap",
     ];
     const WAIT_MS = 300; // after a key, until the server is asked
-    let asked = 0;
+    let asked = "";
 
-    const show = async (form, place) => {
-        asked += 1;
-        const own = asked;
+    const query = (form) => {
         const data = new FormData(form);
-        const query = new URLSearchParams(TIMES.map((name) => [name, data.get(name) ?? ""]));
-        const answer = await fetch(`${place.dataset.url}?${query}`, { headers: { Accept: "application/json" } });
-        if (!answer.ok || own !== asked) {
+        return String(new URLSearchParams(TIMES.map((name) => [name, data.get(name) ?? ""])));
+    };
+
+    const show = async (times, place) => {
+        const answer = await fetch(`${place.dataset.url}?${times}`, { headers: { Accept: "application/json" } });
+        if (!answer.ok || times !== asked) {
             return; // a later question has been asked meanwhile
         }
         const { lines } = await answer.json();
@@ -30,11 +31,16 @@
             return; // a schedule that is only shown
         }
         let timer = 0;
-        form.addEventListener("input", (event) => {
-            if (TIMES.includes(event.target.name)) {
+        const ask = () => {
+            const times = query(form);
+            if (times !== asked) {
+                asked = times;
                 clearTimeout(timer);
-                timer = setTimeout(() => show(form, place), WAIT_MS);
+                timer = setTimeout(() => show(times, place), WAIT_MS);
             }
-        });
+        };
+        asked = query(form);
+        form.addEventListener("input", ask);
+        form.addEventListener("focusin", ask); // Django's calendar and clock set a value and the focus, and send no other event
     });
 }
