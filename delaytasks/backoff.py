@@ -20,7 +20,8 @@ class Backoff:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name in ("base_seconds", "factor", "cap_seconds", "jitter"):
+            value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"Backoff: {name} is {value!r}; give an int or a float.")
         if not (self.base_seconds > 0 and self.factor >= 1 and 0 < self.cap_seconds < inf):

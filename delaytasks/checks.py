@@ -148,7 +148,7 @@ def check_audit_triggers(*, databases: Sequence[str] | None = None, **_kwargs: A
 
 @register(TAG, Tags.database)
 def check_retention_topics(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> list[CheckMessage]:
-    """W019: RETENTION names a topic that is unknown in each database. Runs with --database only."""
+    """W019: RETENTION names a topic that is unknown in the checked databases. Runs with --database only."""
     from .models import Topic
 
     config, aliases = conf.get_if_valid(), [alias for alias in databases or () if is_migrated(alias, Topic)]
@@ -157,7 +157,8 @@ def check_retention_topics(*, databases: Sequence[str] | None = None, **_kwargs:
     known = {conf.ALL_TOPICS}.union(*map(topics.known, aliases))
     return [
         Warning(
-            f"DELAYTASKS['RETENTION'] names the topic {topic!r}, which has no handler, no setting and no Topic row.",
+            f"DELAYTASKS['RETENTION'] names the topic {topic!r}, which has no handler, no setting and no Topic row "
+            f"in {', '.join(aliases)}.",
             hint="Correct or remove it. Jobs of topics that RETENTION does not name are kept as its '*' says.",
             id="delaytasks.W019",
         )

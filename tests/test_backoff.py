@@ -138,5 +138,13 @@ def test_a_job_outlives_an_outage_with_the_defaults_and_dies_in_one_without_end(
     assert timedelta(days=3) < never[-1].at - never[0].at < timedelta(days=4)
 
 
+def test_a_subclass_may_have_fields_of_its_own() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Named(Backoff):
+        name: str = "of the bank"
+
+    assert Named(base_seconds=1).name == "of the bank"
+
+
 def test_topics_without_a_handler_have_the_same_number_of_attempts() -> None:
     assert Settings().max_attempts == MAX_ATTEMPTS

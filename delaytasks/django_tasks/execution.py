@@ -103,12 +103,12 @@ def store_cancellation(sender: str, job: Any, **kwargs: Any) -> None:
 
     A failed task keeps its result.
     """
-    if not is_task(sender) or _was_dead(job):
+    if not is_task(sender):
         return
     using = databases.alias()
     with transaction.atomic(using):
         record = find_record(job.key, lock=True)
-        if record is not None:
+        if record is not None and not (record.outcome and _was_dead(job)):
             record.errors = [*record.errors, _as_dict(cancelled())]
             end(record, record.Outcome.FAILED, using)
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
+from ..worker.coroutines import await_result
+
 Encoded = TypeVar("Encoded")
 Format = Literal["cloudevents", "cloudevents-binary", "json"]
 
@@ -91,7 +93,7 @@ class BatchTarget(Target, Protocol):
     def deliver(self, message: Message, timeout_seconds: float) -> None:
         """Send one message by deliver_many(). Raises as Target.deliver() does."""
         errors: list[Exception | None] = []
-        self.deliver_many([message], timeout_seconds, lambda _, error: errors.append(error))
+        await_result(self.deliver_many([message], timeout_seconds, lambda _, error: errors.append(error)))
         if not errors:
             raise TargetDown(f"{self!r} has not reported whether the message was confirmed.")
         if errors[0] is not None:

@@ -57,7 +57,8 @@ def cancel_many(
 
     topic        str: the topic of the jobs
     key_prefix   str: the beginning of their keys; needs topic
-    subject      a model instance: the subject of the jobs, as for jobs_of(); None is refused
+    subject      a model instance: the subject of the jobs, as for jobs_of(). If it is left out, jobs with any subject
+                 and without one match; None is refused
     using        str, a database alias; None: the router's database for writes
     by, reason   str: who requested it and why, stored in each job's event; each one line, up to 255 characters
 

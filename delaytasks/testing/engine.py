@@ -211,7 +211,7 @@ def calendars_read_again() -> Iterator[None]:
 
 
 def make_declared(using: str) -> None:
-    """Make the jobs of the rows that exist already, as `timeouts apply` does. An empty table costs one short query."""
+    """Make the jobs of the rows that exist already; those of overdue rows are due now. An empty table costs a query."""
     here = [each for each in declarations.declarations() if using in aliases_of(each)]
     reconcile.reconcile(using, [each for each in here if rows(each, using).exists()])
 

@@ -89,7 +89,8 @@ async function renewLease(jobFields, TTR, done, markLost) {
   }
 }
 
-// What the server accepts as an error: printable and not too long. The cut may leave half a character, so it is first.
+// What the server accepts as an error: printable and not too long. The cut may leave half a character, which is then
+// replaced.
 const printable = (error) => String(error).slice(0, 4000).replace(/[^\P{C}\n\t]/gu, ' ') || 'failed'
 
 async function work(job) {

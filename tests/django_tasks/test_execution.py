@@ -193,6 +193,17 @@ def test_a_failed_task_that_is_cancelled_keeps_its_result(stage, backend, sent, 
     assert [name for name, _, _ in sent] == ["task_enqueued", "task_started", "task_finished"]
 
 
+def test_a_dead_task_without_a_result_gets_one_when_it_is_cancelled(stage, backend, sent):
+    """Its on_dead, which stores the result, was not called or failed."""
+    result = tasks.fail.enqueue("no")
+    stage.go()
+    TaskRecord.objects.update(outcome="", finished_at=None)
+    assert result.cancel() == "cancelled"
+    result.refresh()
+    assert (result.status, result.errors[-1].exception_class.__name__) == ("FAILED", "TaskCancelled")
+    assert TaskRecord.objects.get().outcome == "FAILED"
+
+
 def test_a_job_that_somebody_else_scheduled_in_a_queue_is_dead_with_the_reason(stage, backend):
     schedule("tasks.default", key="by-hand", delay=0)
     schedule("tasks.default", key="0b9f2f2e-7f0a-4b71-8c40-0d8a7a0f3f11", delay=0)

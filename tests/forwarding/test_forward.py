@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError, connection
 
 from delaytasks import databases, handlers, reschedule, schedule
 from delaytasks.checks import check_clashes
-from delaytasks.forwarding import Amqp, CeleryTask, Kafka, Rejected, TargetDown, Webhook, forward
+from delaytasks.forwarding import Amqp, BatchTarget, CeleryTask, Kafka, Rejected, TargetDown, Webhook, forward
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.outcomes import ErrorCode
 from delaytasks.states import State
@@ -73,6 +74,19 @@ class AsyncBatchTarget(AsyncTarget):
         for message in messages:
             await self.deliver(message, timeout_seconds)
             report(message, None)
+
+
+class AsyncOnlyInBatches(BatchTarget):
+    max_batch = 2
+
+    async def deliver_many(self, messages, timeout_seconds, report):
+        await asyncio.sleep(0)
+        report(messages[0], Rejected("no"))
+
+
+def test_one_message_is_sent_by_a_coroutine_that_takes_several():
+    with pytest.raises(Rejected, match="no"):
+        AsyncOnlyInBatches().deliver(Mock(), 1.0)
 
 
 @pytest.mark.parametrize("target_class", [AsyncTarget, AsyncBatchTarget])

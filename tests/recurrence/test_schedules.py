@@ -253,7 +253,6 @@ def test_a_pause_makes_nothing_and_skips_what_comes_due(define, ticks, stage, db
     assert len(ticks) == 6
 
 
-@pytest.mark.on_both
 @pytest.mark.parametrize("change", [lambda: schedules.pause("tick"), lambda: schedules.delete(schedules.find("tick"))])
 def test_the_cancellation_of_a_firing_made_ahead_sends_the_signal(define, ticks, stage, db_clock, change):
     cancelled = []
@@ -270,6 +269,7 @@ def test_the_cancellation_of_a_firing_made_ahead_sends_the_signal(define, ticks,
     assert cancelled == [("tick", "tick@2030-01-01T00:10:00", State.CANCELLED)]
 
 
+@pytest.mark.on_both
 def test_a_run_within_a_pause_is_not_made_up_for_after_it(define, ticks, stage, db_clock):
     define(missed="all")
     schedules.pause("tick")

@@ -45,7 +45,7 @@ fencing token: only the holder of (id, attempt) can finish the job.
   not idempotent: two requests make two jobs.
 - **Limits.** Requests and bytes per minute, live jobs, and bytes per request are limited per token: 429, usually with
   `Retry-After`, and 413. A request has at most {MAX_CONTAINERS:,} lists and objects and {MAX_VALUES:,} values, counted
-  by brackets and commas, also those in strings; a job's body has at most {MAX_DEPTH} levels: 400.
+  by brackets and commas, also those in strings, and a job's body at most {MAX_DEPTH} levels. More is answered with 400.
 """
 TAGS = [
     {"name": "jobs", "description": "Create, read and change jobs."},

@@ -17,8 +17,12 @@
 
     const show = async (times, place) => {
         const answer = await fetch(`${place.dataset.url}?${times}`, { headers: { Accept: "application/json" } });
-        if (!answer.ok || times !== asked) {
+        if (times !== asked) {
             return; // a later question has been asked meanwhile
+        }
+        if (!answer.ok) {
+            asked = ""; // ask again at the next event
+            return;
         }
         const { lines } = await answer.json();
         place.replaceChildren(...lines.flatMap((line) => [line, document.createElement("br")]));
@@ -41,6 +45,7 @@
         };
         asked = query(form);
         form.addEventListener("input", ask);
-        form.addEventListener("focusin", ask); // Django's calendar and clock set a value and the focus, and send no other event
+        // Django's calendar and clock set a value and then the focus. They send no other event.
+        form.addEventListener("focusin", ask);
     });
 }
