@@ -151,6 +151,13 @@ def depth(text: str) -> int:
     return deepest
 
 
+def check_aware(moment: datetime) -> datetime:
+    """Return `moment` if it is an aware datetime. Raises NaiveDatetime."""
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise NaiveDatetime(f"{short_repr(moment)} has no time zone: give an aware datetime.")
+    return moment
+
+
 def to_due_ms(due_at: datetime, *, now_ms: int, max_seconds: float) -> int:
     """Convert a due time to milliseconds since 1970; one before 1970 becomes 0. Raises NaiveDatetime, BadDelay."""
     if due_at.tzinfo is None or due_at.utcoffset() is None:

@@ -6,7 +6,8 @@ from itertools import accumulate, islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from ..exceptions import BadCalendar, BadInput, NaiveDatetime, NoOpenHours, short_repr
+from ..exceptions import BadCalendar, BadInput, NoOpenHours, short_repr
+from ..validators import check_aware
 from . import public_holidays, registry
 from .durations import WorkingDays
 from .opening_hours import MINUTES_A_DAY, Windows, parse_week, parse_windows
@@ -350,8 +351,7 @@ def _days_from(day: date, step: timedelta) -> Iterator[date]:
 
 
 def _to_utc(moment: datetime) -> datetime:
-    if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise NaiveDatetime(f"{short_repr(moment)} has no time zone: give an aware datetime.")
+    check_aware(moment)
     if not EARLIEST.year < moment.year < LATEST.year:
         raise BadInput(f"{moment.isoformat()} is outside the years from 2 to 9998.")
     return moment.astimezone(UTC)

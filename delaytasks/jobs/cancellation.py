@@ -28,7 +28,8 @@ from .storage import RACES
 from .subjects import Instance, to_subject
 
 PAGE = 1000  # jobs cancelled in one statement
-ANY: Any = object()  # the default of `subject`. None is refused: a null foreign key must not cancel the whole topic
+# The default of `subject`. None is refused: a null foreign key must not cancel the whole topic.
+ANY_SUBJECT: Any = object()
 
 
 class CancelCounts(NamedTuple):
@@ -48,7 +49,7 @@ def cancel_many(
     *,
     topic: str | None = None,
     key_prefix: str | None = None,
-    subject: Instance = ANY,
+    subject: Instance = ANY_SUBJECT,
     using: str | None = None,
     by: str = "",
     reason: str = "",
@@ -76,9 +77,9 @@ def cancel_many(
     using = databases.alias(using)
     check_actor(by)
     check_actor(reason, what="reason")
-    if topic is None and (subject is ANY or key_prefix is not None):
+    if topic is None and (subject is ANY_SUBJECT or key_prefix is not None):
         raise BadInput("cancel_many takes topic, subject, or both; key_prefix narrows a topic.")
-    label, pk = (None, None) if subject is ANY else to_subject(subject)
+    label, pk = (None, None) if subject is ANY_SUBJECT else to_subject(subject)
     if topic is not None:
         topic = check_topic(topic)
         check_known(using, topic)
@@ -183,8 +184,8 @@ def _cancel_of_deleted(topic: str, *, instance: Model, using: str, **_: Any) -> 
 def _aliases_of_jobs(using: str, model: type[Model]) -> list[str]:
     """Return the databases whose jobs may be about a row of the database `using`.
 
-    schedule() without using= writes to the router's database, also if the row's own database has jobs. But if the
-    router's database has the model's table, the jobs there are about its own rows, as for RunningJob.subject.
+    schedule() without using= writes to the router's database, also if the row's own database has jobs. If both have
+    jobs and the model's table, each database's jobs are about its own rows, as for RunningJob.subject.
     """
     aliases, home = databases.aliases(), databases.write_alias()
     has_own_rows = using in aliases and databases.has_model(home, model)

@@ -93,10 +93,11 @@ def running_job(
         handlers.check_subject(name, found.label)
     key = key or (found.key if found else "test")
     check_name(name, key)
+    due_ms = None if due_at is None else to_ms(validators.check_aware(due_at))
     now_ms, ttr_ms = to_ms(timezone.now()), handlers.ttr_ms(name) if ttr is None else validators.to_ttr_ms(ttr)
     claimed = Claimed(
         id=next(_ids), topic=name, key=key, body=json.loads(to_body(body)), attempt=attempt, failures=failures,
-        ttr_ms=ttr_ms, due_ms=to_ms(due_at) if due_at else now_ms, created_ms=now_ms, reserved_ms=now_ms,
+        ttr_ms=ttr_ms, due_ms=now_ms if due_ms is None else due_ms, created_ms=now_ms, reserved_ms=now_ms,
         lease_ms=now_ms + ttr_ms, subject_label=found and found.label, subject_pk=found and found.pk,
     )  # fmt: skip
     job = PlainRunningJob(claimed, databases.alias(using), WORKER)

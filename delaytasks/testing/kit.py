@@ -13,13 +13,14 @@ from django.utils import timezone
 
 from .. import conf, databases, handlers, topics
 from ..clock import from_ms, to_ms
-from ..exceptions import BadInput, NaiveDatetime, UnknownTopic, short_repr
+from ..exceptions import BadInput, UnknownTopic, short_repr
 from ..jobs.handles import Handle
 from ..jobs.inputs import check_name
 from ..jobs.series import is_firing
 from ..jobs.subjects import Instance, to_subject
 from ..models import Job
 from ..timeouts import applied_declarations, reconcile
+from ..validators import check_aware
 from . import engine
 from .clock import VirtualClock, check_freezegun, patched
 from .engine import DueJob
@@ -64,7 +65,7 @@ class Timeouts:
             stack.enter_context(engine.no_jitter())
             stack.enter_context(applied_declarations.automatically())
             stack.enter_context(engine.calendars_read_again())
-            self._clock = VirtualClock(_to_ms(self._start or timezone.now()))
+            self._clock = VirtualClock(to_ms(check_aware(self._start or timezone.now())))
             stack.enter_context(patched(self._clock))
             if self._start is not None:
                 self._clock.set(to_ms(self._start))
@@ -128,7 +129,7 @@ class Timeouts:
 
         Raises NaiveDatetime, and as advance() does.
         """
-        until_ms = _to_ms(moment)
+        until_ms = to_ms(check_aware(moment))
         if until_ms < self._clock.now_ms():
             raise BadInput(f"advance_to({moment.isoformat()}) is before the clock's time, {self.now.isoformat()}.")
         return self._run_until(until_ms)
@@ -142,7 +143,7 @@ class Timeouts:
 
         Raises NaiveDatetime.
         """
-        self._clock.set(_to_ms(moment))
+        self._clock.set(to_ms(check_aware(moment)))
 
     def reconcile(self) -> None:
         """Compare the rows of all declared timeouts with their jobs now, as workers do every RECONCILE_SECONDS.
@@ -262,7 +263,7 @@ class Timeouts:
             raise AssertionError(f"The body of {wanted} is {jobs[0].body!r}, not {body!r}.")
         job: Job = fitting[0]
         if due_at is not None:
-            at_time = [each for each in fitting if each.due_ms == _to_ms(due_at)]
+            at_time = [each for each in fitting if each.due_ms == to_ms(check_aware(due_at))]
             if not at_time:
                 raise AssertionError(f"{wanted} is due at {job.due_at.isoformat()}, not at {due_at.isoformat()}.")
             job = at_time[0]
@@ -326,13 +327,6 @@ class Timeouts:
         if not self._mirror:
             raise TestKitError("lose_mirror() needs the mirror: @pytest.mark.timeouts(mirror=True).")
         engine.clear_mirror(self._using)
-
-
-def _to_ms(moment: datetime) -> int:
-    """Convert an aware datetime to ms since 1970. Raises NaiveDatetime."""
-    if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise NaiveDatetime(f"{short_repr(moment)} has no time zone: give an aware datetime.")
-    return to_ms(moment)
 
 
 def _name(topic: Topic) -> str:

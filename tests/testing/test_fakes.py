@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delaytasks import RunningJob, Snooze
-from delaytasks.exceptions import BadBody, BadInput, BadTopic, LeaseLost
+from delaytasks.exceptions import BadBody, BadInput, BadTopic, LeaseLost, NaiveDatetime
 from delaytasks.models import Job
 from delaytasks.testing import Timeouts, running_job
 from project.shop.models import Product
@@ -36,6 +36,11 @@ def test_its_body_is_as_json_stores_it() -> None:
     job = running_job("lamp.dim", body=body)
     job.body["list"].append(2)
     assert body == {"list": [1]}
+
+
+def test_a_due_time_without_a_zone_is_refused_by_name() -> None:
+    with pytest.raises(NaiveDatetime, match="give an aware datetime"):
+        running_job("lamp.dim", due_at=datetime(2030, 1, 1))  # noqa: DTZ001
 
 
 def test_no_database_is_used(register: Register) -> None:
