@@ -112,7 +112,7 @@ class DueIndex(Protocol):
         """Return whether a run_topic message was sent later than this one and has started no runner yet."""
 
     def free_slot(self, topic: str, token: str) -> None:
-        """Release a run slot. Never raises."""
+        """Release a run slot. Never raises MirrorDown."""
 
     def slot_tokens(self, topic: str) -> list[str]:
         """Return the tokens of the topic's run slots that are taken."""

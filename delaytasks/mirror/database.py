@@ -5,34 +5,14 @@ Topic row. Only run slots are written, because the rows of jobs are the index th
 or ended are remembered in memory, so that the caller's next reservation leaves them out.
 """
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
-
-from django.db import transaction
+from collections.abc import Iterable, Sequence
 
 from .. import conf
 from ..db import lookups
-from ..db.retries import retry_conflicts
+from ..db.retries import in_transaction
 from .base import CallResult, Entry, Promotion, Reservation, Settlement
 
 _MESSAGE = "bell"  # a key in Topic.slots beside the tokens: a run_topic message was sent and no runner has come yet
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _repeated(
-    method: Callable[Concatenate["DatabaseIndex", P], R],
-) -> Callable[Concatenate["DatabaseIndex", P], R]:
-    """Repeat the method after a conflict with another transaction."""
-
-    @functools.wraps(method)
-    def repeat(self: "DatabaseIndex", *args: P.args, **kwargs: P.kwargs) -> R:
-        return retry_conflicts(lambda: method(self, *args, **kwargs), self._using)
-
-    return repeat
 
 
 class DatabaseIndex:
@@ -69,28 +49,28 @@ class DatabaseIndex:
             return lookups.has_ready(self._using, topic)
         return bool(lookups.ready_ids(self._using, topic, limit=1, without=self._postponed))
 
-    @_repeated
     def take_slot(
         self, topic: str, token: str, now_ms: int, until_ms: int, limit: int, *, message_ms: int | None = None
     ) -> bool:
-        with transaction.atomic(self._using):
+        def take() -> bool:
             slots = _unexpired(self._locked_slots(topic), now_ms)
-            if token not in slots:
-                if message_ms is not None:
-                    slots.pop(_MESSAGE, None)
-                if len(slots.keys() - {_MESSAGE}) >= limit:
-                    return False
-            self._store(topic, slots | {token: until_ms})
-        return True
+            if message_ms is not None and token not in slots:
+                slots.pop(_MESSAGE, None)
+            has_slot = token in slots or len(slots.keys() - {_MESSAGE}) < limit
+            self._store(topic, slots | {token: until_ms} if has_slot else slots)
+            return has_slot
+
+        return in_transaction(self._using, take)
 
     def is_superseded(self, topic: str, message_ms: int) -> bool:
         return False  # not known
 
-    @_repeated
     def free_slot(self, topic: str, token: str) -> None:
-        with transaction.atomic(self._using):
+        def free() -> None:
             slots = self._locked_slots(topic)
             self._store(topic, {held: until for held, until in slots.items() if held != token})
+
+        in_transaction(self._using, free)
 
     def slot_tokens(self, topic: str) -> list[str]:
         from ..models import Topic
@@ -98,16 +78,17 @@ class DatabaseIndex:
         slots = Topic.objects.using(self._using).filter(name=topic).values_list("slots", flat=True).first()
         return [token for token in slots or {} if token != _MESSAGE]
 
-    @_repeated
     def call_runner(self, topic: str, runner_group: str, now_ms: int, limit: int) -> CallResult:
-        with transaction.atomic(self._using):
+        def call() -> CallResult:
             slots = _unexpired(self._locked_slots(topic), now_ms)
             if len(slots.keys() - {_MESSAGE}) >= limit:
                 return CallResult.BUSY
             if _MESSAGE in slots:
                 return CallResult.SENT
             self._store(topic, slots | {_MESSAGE: now_ms + conf.get().guard_tick_ms})
-        return CallResult.SEND
+            return CallResult.SEND
+
+        return in_transaction(self._using, call)
 
     def wait_for_ready(self, runner_group: str, token: str, now_ms: int, wait_ms: int) -> None:
         return None

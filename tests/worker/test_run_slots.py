@@ -3,6 +3,7 @@
 import pytest
 
 from delaytasks import schedule
+from delaytasks.mirror.base import CallResult
 from delaytasks.models import Job
 from delaytasks.worker import process_name, runner
 
@@ -63,3 +64,12 @@ def test_a_claimed_job_runs_although_its_run_slot_cannot_be_renewed(stage, due_i
     assert ran == ["a", "b"]
     assert outcomes("b") == ["finished"]
     assert Job.objects.get(key="b").attempt == 1
+
+
+def test_a_message_whose_runner_gets_no_run_slot_is_answered(stage, db_clock, due_index):
+    now_ms = db_clock.now_ms
+    assert due_index.call_runner("t", "group", now_ms, 2) is CallResult.SEND
+    assert [due_index.take_slot("t", token, now_ms, now_ms + 60_000, 2) for token in ("a", "b")] == [True, True]
+    assert due_index.take_slot("t", "c", now_ms, now_ms + 60_000, 2, message_ms=now_ms) is False
+    due_index.free_slot("t", "a")
+    assert due_index.call_runner("t", "group", now_ms, 2) is CallResult.SEND
