@@ -19,9 +19,9 @@ from .maintenance.guard import guard
 from .maintenance.sweep import record_sweep
 from .maintenance.sweep import sweep as run_sweep
 from .worker import runner
-from .worker.dispatch import dispatcher, mover
+from .worker.dispatch import dispatcher, mover, sender
 from .worker.process_name import process_name
-from .worker.sender import RUN_TOPIC, sender, sent_ms
+from .worker.sender import RUN_TOPIC, sent_ms
 
 logger = logging.getLogger("delaytasks")
 Returned = TypeVar("Returned")

@@ -8,6 +8,7 @@ the queue: otherwise messages would pile up there while all processes run jobs.
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable
 
 from celery import current_app
@@ -16,7 +17,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from .. import conf, databases, handlers, mirror, topics
 from ..mirror.base import CallResult
 from .mover import Mover
-from .sender import Message, apply, sender
+from .sender import Message, Sender, apply
 
 
 def group_topics(using: str, topic: str, max_age_seconds: float = topics.TARGET_SECONDS) -> list[str]:
@@ -82,7 +83,7 @@ def send_run_topic(using: str, topic: str, queue: str | None) -> None:
         message.app.loader.import_default_modules()  # only a registered task runs eagerly
         apply(message)
     else:
-        sender().submit(message, is_unanswered, forget)
+        sender().submit(message)
 
 
 def forget(message: Message) -> None:
@@ -105,6 +106,23 @@ def is_unanswered(message: Message) -> bool:
         return False
     limit, now_ms = topics.topic_settings(using, topic, topics.CACHED).concurrency, databases.last_known_ms(using)
     return index.call_runner(topic, runner_group(using, topic, topics.CACHED), now_ms, limit) is CallResult.SEND
+
+
+@functools.cache
+def sender() -> Sender:
+    """Return this process's sender."""
+    return Sender(is_unanswered=is_unanswered, dropped=forget)
+
+
+_parents: list[Sender] = []  # kept forever: a forked process must neither use nor close its parent's connections
+
+
+def _forget_parents() -> None:
+    _parents.append(sender())
+    sender.cache_clear()  # threads do not survive a fork
+
+
+os.register_at_fork(after_in_child=_forget_parents)
 
 
 @functools.cache

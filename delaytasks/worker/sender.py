@@ -1,8 +1,6 @@
 """Send run_topic messages from a thread of its own, so that the mover never waits for a broker."""
 
-import functools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -116,15 +114,12 @@ def _timed_out(error: BaseException | None) -> bool:
 
 
 class Sent(NamedTuple):
-    """A message that may have to be sent again, because no runner comes for it.
+    """When to look whether a runner has come for a message.
 
-    dropped    called if the message cannot be sent
     wait_ms    how long to wait for a runner
     check_at   the end of that wait, by time.monotonic(); infinite until the message has been sent
     """
 
-    is_unanswered: Callable[[Message], bool]
-    dropped: Callable[[Message], None]
     wait_ms: int
     check_at: float = inf
 
@@ -135,31 +130,29 @@ class Sender:
     A message that cannot be sent is dropped: the mover dispatches its topic again within GUARD_TICK_MS. After a failure
     nothing is sent for BROKER_PAUSE_SECONDS. A message is unanswered while no runner has come for it. It is then sent
     again after RESEND_MS, after twice that time, and so on up to MAX_RESEND_MS; later the mover's ticks are enough.
+
+    is_unanswered   called in the thread a moment after a message was sent; returns whether to send it again
+    dropped         called in the thread if a message could not be sent
     """
 
-    def __init__(self, send: Callable[[Message], None] | None = None, breaker: CircuitBreaker | None = None) -> None:
+    def __init__(
+        self, send: Callable[[Message], None] | None = None, breaker: CircuitBreaker | None = None,
+        is_unanswered: Callable[[Message], bool] = lambda _: False, dropped: Callable[[Message], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._send = send or BrokerLink().send
         self._breaker = breaker or CircuitBreaker(BROKER_FAILURES, BROKER_PAUSE_SECONDS)
-        # In the order of submission, each message once, with what to call if it cannot be sent.
-        self._waiting: dict[Message, Callable[[Message], None]] = {}
+        self._is_unanswered, self._dropped = is_unanswered, dropped
+        self._waiting: dict[Message, None] = {}  # in the order of submission, each message once
         self._sent: dict[Message, Sent] = {}  # messages that may be unanswered
         self._sending = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def submit(
-        self, message: Message, is_unanswered: Callable[[Message], bool] | None = None,
-        dropped: Callable[[Message], None] = lambda message: None,
-    ) -> None:  # fmt: skip
-        """Let the thread send the message, unless the same one is still waiting.
-
-        is_unanswered   called in the thread a moment after the message was sent; returns whether to send it again
-        dropped         called in the thread if the message could not be sent
-        """
+    def submit(self, message: Message) -> None:
+        """Let the thread send the message, unless the same one is still waiting."""
         with self._changed:
-            self._waiting[message] = dropped
-            if is_unanswered is not None:
-                self._sent[message] = Sent(is_unanswered, dropped, RESEND_MS)
+            self._waiting[message] = None
+            self._sent[message] = Sent(RESEND_MS)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="delaytasks-sender", daemon=True)
                 self._thread.start()
@@ -172,31 +165,31 @@ class Sender:
 
     def _run(self) -> None:
         while True:
-            message, dropped = self._next()
             try:
-                self._try_send(message, dropped)
+                self._try_send(self._next())
             finally:
                 with self._changed:
                     self._sending = False
                     self._changed.notify_all()
 
-    def _next(self) -> tuple[Message, Callable[[Message], None]]:
+    def _next(self) -> Message:
         """Wait for the next message to send: a new one, or one that no runner has answered."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting, self._seconds_until_check())
                 if self._waiting:
                     message = next(iter(self._waiting))
+                    del self._waiting[message]
                     self._sending = True
-                    return message, self._waiting.pop(message)
+                    return message
                 now = time.monotonic()
                 due = {message: sent for message, sent in self._sent.items() if sent.check_at <= now}
                 for message in due:
                     del self._sent[message]
             for message, sent in due.items():  # without the lock: Redis is asked
-                if self._is_unanswered(message, sent):
+                if self._must_repeat(message):
                     with self._changed:
-                        self._waiting.setdefault(message, sent.dropped)
+                        self._waiting[message] = None
                         if sent.wait_ms < MAX_RESEND_MS:
                             self._sent.setdefault(message, sent._replace(wait_ms=2 * sent.wait_ms, check_at=inf))
 
@@ -204,14 +197,14 @@ class Sender:
         first = min((sent.check_at for sent in self._sent.values()), default=inf)
         return None if first == inf else max(0.0, first - time.monotonic())
 
-    def _is_unanswered(self, message: Message, sent: Sent) -> bool:
+    def _must_repeat(self, message: Message) -> bool:
         try:
-            return sent.is_unanswered(message)
+            return self._is_unanswered(message)
         except Exception as error:  # the thread must go on; the mover dispatches the topic again
             logger.debug("topic %s was not checked for an answer: %s", message.topic, error)
             return False
 
-    def _try_send(self, message: Message, dropped: Callable[[Message], None]) -> None:
+    def _try_send(self, message: Message) -> None:
         try:
             self._breaker.call(self._send, message)
             with self._changed:
@@ -234,23 +227,6 @@ class Sender:
         with self._changed:
             self._sent.pop(message, None)
         try:
-            dropped(message)
+            self._dropped(message)
         except Exception as error:  # the thread must go on
             logger.debug("topic %s: its message was not forgotten: %s", message.topic, error)
-
-
-@functools.cache
-def sender() -> Sender:
-    """Return this process's sender."""
-    return Sender()
-
-
-_parents: list[Sender] = []  # kept forever: a forked process must neither use nor close its parent's connections
-
-
-def _forget_parents() -> None:
-    _parents.append(sender())
-    sender.cache_clear()  # threads do not survive a fork
-
-
-os.register_at_fork(after_in_child=_forget_parents)

@@ -237,14 +237,13 @@ def test_an_unforeseen_error_does_not_end_the_thread(celery_app: Any, caplog: py
 
 def test_a_message_that_nobody_answers_is_sent_again_later_and_later(celery_app: Any) -> None:
     message, at, done = sender.Message(celery_app("memory://"), "default", "t", None), [], threading.Event()
-    own = Sender(lambda _: at.append(time.monotonic()))
 
     def is_unanswered(_: sender.Message) -> bool:
         if len(at) == 3:
             done.set()
         return len(at) < 3
 
-    own.submit(message, is_unanswered)
+    Sender(lambda _: at.append(time.monotonic()), is_unanswered=is_unanswered).submit(message)
     assert done.wait(10)
     first, second, third = at
     assert second - first >= 0.1
@@ -261,8 +260,8 @@ def test_a_message_is_not_sent_again_for_ever(celery_app: Any, monkeypatch: pyte
         if count[0] == 4:
             last.set()
 
-    own = Sender(send)
-    own.submit(message, lambda _: True)
+    own = Sender(send, is_unanswered=lambda _: True)
+    own.submit(message)
     assert last.wait(10)
     assert own.wait_until_sent(10)
     assert own._sent == {}
@@ -270,13 +269,13 @@ def test_a_message_is_not_sent_again_for_ever(celery_app: Any, monkeypatch: pyte
 
 def test_a_check_that_fails_does_not_end_the_thread(celery_app: Any) -> None:
     app, sent, failed = celery_app("memory://"), [], threading.Event()
-    own = Sender(lambda message: sent.append(message.topic))
 
     def fail(_: sender.Message) -> bool:
         failed.set()
         raise RuntimeError("no Redis")
 
-    own.submit(sender.Message(app, "default", "t", None), fail)
+    own = Sender(lambda message: sent.append(message.topic), is_unanswered=fail)
+    own.submit(sender.Message(app, "default", "t", None))
     assert failed.wait(10)
     own.submit(sender.Message(app, "default", "u", None))
     assert own.wait_until_sent(10)
@@ -298,9 +297,9 @@ def test_a_message_that_cannot_be_sent_is_reported_and_the_thread_goes_on(celery
         if fails:
             raise RuntimeError("no Redis")
 
-    own = Sender(send, CircuitBreaker(sender.BROKER_FAILURES, 0.0))
-    own.submit(sender.Message(app, "default", "t", None), lambda _: False, report)
-    own.submit(sender.Message(app, "default", "u", None), lambda _: False, report)
+    own = Sender(send, CircuitBreaker(sender.BROKER_FAILURES, 0.0), dropped=report)
+    own.submit(sender.Message(app, "default", "t", None))
+    own.submit(sender.Message(app, "default", "u", None))
     assert own.wait_until_sent(10)
     assert (dropped, sent) == (["t"], ["u"])
 
@@ -315,16 +314,18 @@ def test_a_message_that_cannot_be_sent_again_is_reported_too(celery_app: Any, mo
         if times[0] == 2:
             raise OSError("the broker is away")
 
-    own = Sender(send)
-    own.submit(message, lambda _: True, lambda _: dropped.set())
+    own = Sender(send, is_unanswered=lambda _: True, dropped=lambda _: dropped.set())
+    own.submit(message)
     assert dropped.wait(10)
 
 
 def test_a_topic_whose_message_cannot_be_sent_is_forgotten(celery_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     celery_app("memory://")
-    failing, forgotten = Sender(Mock(side_effect=OSError("the broker is away"))), []
-    monkeypatch.setattr(dispatch, "sender", lambda: failing)
+    forgotten: list[str] = []
+    monkeypatch.setattr(sender.BrokerLink, "send", Mock(side_effect=OSError("the broker is away")))
     monkeypatch.setattr(dispatch, "forget", lambda message: forgotten.append(message.topic))
+    failing = dispatch.sender.__wrapped__()
+    monkeypatch.setattr(dispatch, "sender", lambda: failing)
     dispatch.send_run_topic("default", "order.close", None)
     assert failing.wait_until_sent(10)
     assert forgotten == ["order.close"]

@@ -7,7 +7,6 @@ from ...jobs.inputs import check_known
 from ...maintenance import audit, feed, retention, sweep
 from ...models import Job
 from ...worker import dispatch
-from ...worker.sender import sender
 from . import arguments, audited
 from .output import Answer, Options, Verb
 
@@ -26,7 +25,7 @@ def _move(options: Options, using: str) -> Answer:
     passes, rest_ms = 1, mover.move_due()
     while options["until_idle"] and rest_ms == 0 and passes < MAX_PASSES:
         passes, rest_ms = passes + 1, mover.move_due()
-    sender().wait_until_sent(SEND_SECONDS)
+    dispatch.sender().wait_until_sent(SEND_SECONDS)
     status = "more jobs are due" if rest_ms == 0 else f"next pass in {rest_ms} ms"
     return Answer({"passes": passes, "rest_ms": rest_ms}, f"{passes} {'pass' if passes == 1 else 'passes'}; {status}")
 
