@@ -482,6 +482,12 @@ def test_move_notifies_workers_of_due_jobs(run, notified_topics, due_index, flag
     assert done.data["rest_ms"] > 0
 
 
+def test_move_shows_whole_milliseconds(run, with_redis, monkeypatch):
+    monkeypatch.setattr(dispatch.Mover, "move_due", lambda self: 734.1689453125)
+    assert run("move").out == "1 pass; next pass in 735 ms\n"
+    assert run("move", "--json").data == {"passes": 1, "rest_ms": 735}
+
+
 def test_move_until_idle_repeats_while_jobs_are_due(run, notified_topics, with_redis, settings, monkeypatch):
     settings.DELAYTASKS = {**settings.DELAYTASKS, "PROMOTE_LIMIT": 1, "BUCKETS": 1}
     for number in range(5):

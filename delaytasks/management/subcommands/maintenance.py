@@ -1,5 +1,7 @@
 """Subcommands that run a maintenance task once: move, sweep, rebuild, audit, prune. Workers run them regularly."""
 
+import math
+
 from django.core.management.base import CommandError, CommandParser
 
 from ... import conf, mirror
@@ -26,8 +28,9 @@ def _move(options: Options, using: str) -> Answer:
     while options["until_idle"] and rest_ms == 0 and passes < MAX_PASSES:
         passes, rest_ms = passes + 1, mover.move_due()
     dispatch.sender().wait_until_sent(SEND_SECONDS)
-    status = "more jobs are due" if rest_ms == 0 else f"next pass in {rest_ms} ms"
-    return Answer({"passes": passes, "rest_ms": rest_ms}, f"{passes} {'pass' if passes == 1 else 'passes'}; {status}")
+    whole_ms = math.ceil(rest_ms)
+    status = "more jobs are due" if rest_ms == 0 else f"next pass in {whole_ms} ms"
+    return Answer({"passes": passes, "rest_ms": whole_ms}, f"{passes} {'pass' if passes == 1 else 'passes'}; {status}")
 
 
 def _sweep(options: Options, using: str) -> Answer:
