@@ -71,12 +71,11 @@ def _move(using: str, ids: Sequence[int], before: int, changes: str, only: str =
     locked = {row.id: row for row in transitions.lock_in_state(using, ids, before, only)}
     if not locked:
         return []
+    condition, params = d.among("id", list(locked))
     sql = f"""
-        UPDATE delaytasks_job SET {changes} WHERE id IN ({", ".join(["%s"] * len(locked))}) AND state = {before}
+        UPDATE delaytasks_job SET {changes} WHERE {condition} AND state = {before}
         RETURNING id, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
-    with dialects.cursor(using) as cursor:
-        cursor.execute(sql, list(locked))
-        return [(locked[job_id], due_ms, now_ms) for job_id, due_ms, now_ms in cursor.fetchall()]
+    return [(locked[job_id], due_ms, now_ms) for job_id, due_ms, now_ms in dialects.run(using, sql, params)]
 
 
 def _record(using: str, moved: Moved, outcome: Outcome, origin: Origin, *, later: bool = False) -> set[int]:

@@ -236,9 +236,9 @@ def _comparable(value: Any) -> Any:
     return value if isinstance(value, datetime) else body_text(value)  # True == 1 would hide a change of the body
 
 
-def check_runs(definition: Definition, row: Schedule | None = None, *, using: str | None = None) -> None:
+def check_runs(definition: Definition, row: Schedule | None) -> None:
     """Raise BadSchedule if a new schedule, or `row` after this change by define(restarts=True), would never run."""
-    now = databases.now(databases.alias(using))
+    now = databases.now(databases.alias())
     if row is None:
         _check_runs(_new_row(definition, "staff", now))
         return

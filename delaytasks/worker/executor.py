@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -87,10 +87,7 @@ class Executor:
                 self.run_without_transaction(group.begin_all())
                 return True
             with ExitStack() as after_commit, completing_transaction(self.using, self.removals) as completed:
-                if self.handler.batch:
-                    results = self.results(group.begin_all())
-                else:
-                    results = [self.call([attempt], attempt) for attempt in group]
+                results = self.results(group.begin_all() if self.handler.batch else group)
                 completions = self.completions(group.begun, results)
                 complete(self.using, completions, completed, relaxed=self.handler.relaxed_commit)
                 self.limit_callbacks(after_commit, completed)
@@ -233,10 +230,11 @@ class Executor:
         logger.warning("%s", error)
         self.index.count("lease_lost")
 
-    def results(self, group: Sequence[RunningJob]) -> list[Any]:
+    def results(self, group: Iterable[RunningJob]) -> list[Any]:
         """Call the handler, with batch= once and otherwise for each job. Return the result of each job."""
         if self.handler.batch:
-            return self.batch_results(group, self.call(group, list(group)))
+            jobs = list(group)
+            return self.batch_results(jobs, self.call(jobs, list(jobs)))
         return [self.call([attempt], attempt) for attempt in group]
 
     def call(self, attempts: Sequence[RunningJob], argument: Any) -> Any:

@@ -7,7 +7,7 @@ whose lease has ended but whose job has not been taken back, so that a consumer 
 from datetime import datetime, timedelta
 from typing import NoReturn
 
-from .. import clock, conf, handlers, mirror, topics
+from .. import clock, conf, handlers, mirror, topics, validators
 from ..backoff import DEFAULT_BACKOFF
 from ..db import transitions
 from ..db.retries import retry_conflicts
@@ -30,7 +30,7 @@ def reserve(topic: str, count: int, *, using: str, worker: str) -> list[RunningJ
     Jobs of a paused topic are not reserved. Run slots limit workers only, not consumers, which take as many
     jobs as they can handle.
     """
-    handlers.check_topic(topic)
+    validators.check_topic(topic)
     if topics.topic_settings(using, topic).paused:
         return []
     limit = min(count, conf.get().batch_max)
@@ -64,7 +64,7 @@ def release(
 
     Raises LeaseLost, BadDelay.
     """
-    delay_ms = None if delay is None else handlers.to_delay_ms(delay, max_seconds=conf.get().max_delay_seconds)
+    delay_ms = None if delay is None else validators.to_delay_ms(delay, max_seconds=conf.get().max_delay_seconds)
     error = _clean(error)
     held = _held(using, job_id, attempt, by)
     if not error:
