@@ -11,6 +11,7 @@ from django.db import OperationalError
 from django.test import Client
 
 from delaytasks import reschedule
+from delaytasks.admin.bulk import actions
 from delaytasks.bulk import moves
 from delaytasks.formatting import absolute
 from delaytasks.models import BulkChange, Job, JobEvent, Topic
@@ -124,6 +125,18 @@ def test_more_than_a_page_of_selected_jobs_becomes_a_bulk_change(admin_client, n
     assert answer["Location"] == f"/admin/delaytasks/bulkchange/{change.pk}/change/"
     assert (change.total, change.selection["topics"]) == (101, {TOPIC: 101})
     assert not JobEvent.objects.exists()
+
+
+def test_a_double_click_starts_one_bulk_change_of_selected_jobs(admin_client, no_worker, monkeypatch):
+    monkeypatch.setattr(actions, "AT_ONCE", 1)
+    jobs = [make_job("a"), make_job("b")]
+    once = act(admin_client, "postpone_jobs", *jobs).context["once"]
+    answers = [
+        act(admin_client, "postpone_jobs", *jobs, confirmed="1", amount="1", unit="hours", once=once) for _ in range(2)
+    ]
+    change = BulkChange.objects.get()
+    assert {answer["Location"] for answer in answers} == {f"/admin/delaytasks/bulkchange/{change.pk}/change/"}
+    assert messages_of(answers[1]) == ["Already submitted; showing the existing change."]
 
 
 def test_selected_jobs_are_escaped_on_the_confirmation_page(admin_client):

@@ -13,7 +13,6 @@ from django.utils.translation import override
 
 from delaytasks import formatting, handlers
 from delaytasks.admin import display, log_entries
-from delaytasks.admin.bulk import actions as admin_bulk
 from delaytasks.api.access import tokens
 from delaytasks.api.models import ServiceAccount, Token
 from delaytasks.bulk import changes as bulk
@@ -244,8 +243,7 @@ def test_the_message_after_stopping_a_bulk_change_is_in_chinese(client):
     assert left(client.post(stop, follow=True)) == []
 
 
-def test_the_message_about_a_double_submission_is_in_chinese(client, monkeypatch):
-    monkeypatch.setattr(admin_bulk, "AT_ONCE", 1)
+def test_the_message_about_a_double_submission_is_in_chinese(client):
     terms = {"what": "cancel", "shown": "1", "listed": make_job("o:1").pk, "once": "abc"}
     client.post(f"{JOBS}all/?q=o", terms)
     assert left(client.post(f"{JOBS}all/?q=o", terms, follow=True)) == []

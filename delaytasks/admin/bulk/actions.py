@@ -116,7 +116,8 @@ class BulkActions(TranslatedHistoryAdmin):
         if _must_confirm(request, operation, jobs):
             return self._confirm_selected(request, form, ids, matches, jobs)
         if matches.number > AT_ONCE:
-            return self._start(request, form, matches, {"selected": len(ids)})
+            with transaction.atomic(using=jobs.db):
+                return self._show_existing(request) or self._start(request, form, matches, {"selected": len(ids)})
         job_actions.operate(request, operation, ids, form.cleaned_data["reason"], form.delay_ms)
         return None
 
@@ -155,11 +156,7 @@ class BulkActions(TranslatedHistoryAdmin):
         if request.method != "POST":
             return self._confirm_or_start(request, cl)
         with transaction.atomic(using=router.db_for_write(Job)):
-            existing = _existing_change(request)
-            if existing is None:
-                return self._confirm_or_start(request, cl)
-        messages.warning(request, _("Already submitted; showing the existing change."))
-        return self._to_progress(existing)
+            return self._show_existing(request) or self._confirm_or_start(request, cl)
 
     def _confirm_or_start(self, request: HttpRequest, cl: Any) -> HttpResponseBase:
         using = router.db_for_write(Job)
@@ -227,6 +224,14 @@ class BulkActions(TranslatedHistoryAdmin):
             )  # fmt: skip
             admin_log.write(user.pk, [change], Action.BEGUN, reason, flag=admin_log.ADDED)
         return self._to_progress(change)
+
+    def _show_existing(self, request: HttpRequest) -> HttpResponse | None:
+        """Redirect to the change that this confirmation page has already started. Return None if there is none."""
+        existing = _existing_change(request)
+        if existing is None:
+            return None
+        messages.warning(request, _("Already submitted; showing the existing change."))
+        return self._to_progress(existing)
 
     # The confirmation page
 
