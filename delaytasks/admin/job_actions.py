@@ -31,6 +31,7 @@ MAX_NAMES = 10  # refused jobs named in a message; the others are counted
 
 Operation = BulkChange.Operation
 CANCEL, POSTPONE, RUN_NOW, RETRY = Operation.CANCEL, Operation.POSTPONE, Operation.RUN_NOW, Operation.RETRY
+NAMES = {CANCEL: "cancel_jobs", POSTPONE: "postpone_jobs", RUN_NOW: "run_jobs_now", RETRY: "retry_jobs"}
 REFUSED = {
     CANCEL: gettext_lazy("not cancelled"),
     POSTPONE: gettext_lazy("not postponed"),

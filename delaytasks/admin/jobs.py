@@ -35,14 +35,6 @@ from .changelist import JobChangeList, LimitedPaginator, parse_id
 from .scheduling.page import NewJobPage
 
 DisplayedJob = Any  # a Job with seen_at, late_ms and, on its page, viewer; in the list with error_tail instead of error
-ACTIONS = {
-    job_actions.POSTPONE: "postpone_jobs",
-    job_actions.RUN_NOW: "run_jobs_now",
-    job_actions.RETRY: "retry_jobs",
-    job_actions.CANCEL: "cancel_jobs",
-}
-
-
 logger = logging.getLogger("delaytasks")
 
 
@@ -350,13 +342,13 @@ class JobAdmin(NewJobPage):
     def _action_context(self, job: DisplayedJob, state: State) -> dict[str, Any]:
         """Return the template context of the form for actions. Each button is (action, label)."""
         operations, using = possible_operations(state), job._state.db or "default"
-        live = Job.objects.using(using).live().filter(topic=job.topic, key=job.key) if state is State.DEAD else None
-        blocking_job = live.only("pk").first() if live is not None else None
+        live = Job.objects.using(using).live().filter(topic=job.topic, key=job.key)
+        blocking_job = live.only("pk").first() if state is State.DEAD else None
         if blocking_job is not None:
             operations.remove(job_actions.RETRY)
         return {
-            "buttons": [(ACTIONS[each], LABELS[each]) for each in operations if each != job_actions.POSTPONE],
-            "postpone": (ACTIONS[job_actions.POSTPONE], LABELS[job_actions.POSTPONE])
+            "buttons": [(job_actions.NAMES[each], LABELS[each]) for each in operations if each != job_actions.POSTPONE],
+            "postpone": (job_actions.NAMES[job_actions.POSTPONE], LABELS[job_actions.POSTPONE])
             if job_actions.POSTPONE in operations
             else None,
             "blocking_job": blocking_job,

@@ -19,10 +19,9 @@ from ..models import Job
 from ..querysets import find_subject
 from . import display
 from .bulk.forms import LABELS
-from .job_actions import CANCEL, RETRY, RUN_NOW
+from .job_actions import CANCEL, NAMES, RETRY, RUN_NOW
 
 MAX_JOBS = 50  # jobs shown on a subject's page, live ones first
-_ACTIONS = {CANCEL: "cancel_jobs", RUN_NOW: "run_jobs_now", RETRY: "retry_jobs"}
 
 
 class TimeoutsMixin:
@@ -63,11 +62,11 @@ def _context(request: HttpRequest, subject: Any) -> dict[str, Any]:
     limit = MAX_JOBS + 1  # one more than are shown: the page says whether there are more
     live = list(jobs.live().order_by("due_at", "id")[:limit])
     found = [*live, *jobs.filter(ended_at__isnull=False)[: limit - len(live)]]
-    actions = [(_ACTIONS[each], LABELS[each]) for each in _ACTIONS] if permissions.can_operate(request.user) else []
+    operations = (CANCEL, RUN_NOW, RETRY) if permissions.can_operate(request.user) else ()
     return {
         "timeouts": [_row(job, now) for job in found[:MAX_JOBS]],
         "timeouts_more": len(found) > MAX_JOBS,
-        "timeouts_actions": actions,
+        "timeouts_actions": [(NAMES[each], LABELS[each]) for each in operations],
         "timeouts_zone": display.zone_notice(request),
     }
 

@@ -22,7 +22,7 @@ def stored(
     mark   as in add_to_mirror()
     """
     add_to_mirror(using, jobs, mark=mark)
-    for job in jobs if signal.receivers else ():
+    for job in jobs:
         send_signal(using, signal, job.id)
 
 

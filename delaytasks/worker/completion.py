@@ -336,8 +336,7 @@ def defer(using: str, held: Any, *, delay_ms: int, declared_ms: int | None) -> N
         if declared_ms is not None:
             event = Event(held.id, Outcome.RESCHEDULED, held.attempt, held.due_ms, done_ms, None, due_ms, held.worker)
             transitions.record(using, [event])
-            if signals.job_rescheduled.receivers:
-                on_commit.send_signal(using, signals.job_rescheduled, held.id)
+            on_commit.send_signal(using, signals.job_rescheduled, held.id)
         settlement = Settlement(held.id, held.topic, held.entry_ms, due_ms)
         transaction.on_commit(lambda: mirror.writable(using).settle([settlement]), using=using, robust=True)
         if declared_ms is not None:  # the row may have been saved since its lock was released
