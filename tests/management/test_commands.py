@@ -15,7 +15,7 @@ from django.db import DatabaseError, connection
 from django.utils import timezone
 from django.utils.translation import override
 
-from delaytasks import handlers, schedule, topics
+from delaytasks import cancel, handlers, schedule, topics
 from delaytasks.clock import from_ms
 from delaytasks.db import dialects, transitions
 from delaytasks.db.transitions import Ending, Event
@@ -414,6 +414,13 @@ def test_show_prints_all_fields_of_a_job(run, db_clock):
     text = run("show", found.pk).out
     assert re.search(r"^due +2030-01-01 00:00:00.000 \(now\)$", text, re.MULTILINE)
     assert re.search(r"failed +1 +12 +340 +w1 +ValueError: no$", text, re.MULTILINE)
+
+
+def test_show_prints_who_changed_a_job_and_why(run):
+    found = job(delay=60)
+    cancel(TOPIC, "order:1", by="anna", reason="they paid by phone")
+    assert run("show", found.pk, "--json").data["events"][-1]["reason"] == "they paid by phone"
+    assert re.search(r"cancelled .* anna +they paid by phone$", run("show", found.pk).out, re.MULTILINE)
 
 
 def test_show_prefers_the_live_job_of_a_key(run):

@@ -82,6 +82,7 @@ def event_data(event: JobEvent) -> dict[str, Any]:
         "ran_ms": event.ran_ms,
         "worker": event.worker,
         "actor": event.actor,
+        "reason": event.reason,
         "error": error_text(event.error),
         "error_code": short_error_code(event.error),
     }

@@ -163,10 +163,10 @@ def _facts(job: Job, now: datetime) -> list[str]:
 def _history(events: list[JobEvent]) -> list[str]:
     if not events:
         return ["This job has no events."]
-    head = ("when", "outcome", "attempt", "late ms", "ran ms", "worker", "by", "error")
+    head = ("when", "outcome", "attempt", "late ms", "ran ms", "worker", "by", "reason", "error")
     rows = [
         (formatting.absolute(clock.from_ms(e.done_ms), ms=True), e.outcome, e.attempt, _ms(e.late_ms), _ms(e.ran_ms),
-         e.worker, e.actor, formatting.last_line(error_text(e.error)))
+         e.worker, e.actor, e.reason, formatting.last_line(error_text(e.error)))
         for e in events
     ]  # fmt: skip
     return [table(head, rows, right=("attempt", "late ms", "ran ms"))]
