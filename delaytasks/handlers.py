@@ -285,8 +285,8 @@ def handler(
     The function receives a RunningJob, or a list of them with batch. It returns None (finished), a Snooze or a
     Skip. If it raises, the job is retried after a delay, until max_attempts attempts have failed. With batch it
     may also return a mapping of job.id to None, Snooze or Skip. With batch and atomic=False the mapping may also
-    contain an exception: the attempt of that job failed with it. If a call with several jobs raises, each job
-    is run alone.
+    contain an exception: the attempt of that job failed with it. Any other exception that is returned counts as
+    raised. If a call with several jobs raises, each job is run alone.
 
     The function may be a coroutine function (`async def`), and so may on_dead: the worker runs it in an event
     loop. With atomic=True the asynchronous methods of Django's ORM work inside its transaction. It must not

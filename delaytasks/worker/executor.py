@@ -273,7 +273,7 @@ class Executor:
         completions = []
         for attempt, result in zip(group, results, strict=True):
             failed = self.handler.batch and not self.handler.atomic and isinstance(result, BaseException)
-            if isinstance(result, Retry) and not failed:
+            if isinstance(result, Exception) and not failed:
                 raise result
             if attempt.ended and not attempt.still_held():
                 if isinstance(result, Snooze | Skip):

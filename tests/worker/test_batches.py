@@ -55,6 +55,21 @@ def test_a_batch_handler_may_snooze_some_by_id(stage, db_clock):
     assert (outcomes("a"), outcomes("b")) == (["finished"], ["snoozed"])
 
 
+@pytest.mark.parametrize("options", [{"batch": 10}, {}, {"atomic": False}], ids=["batch", "single", "not atomic"])
+def test_an_exception_that_a_handler_returns_fails_the_job_as_if_it_was_raised(stage, options):
+    @stage.handler("t", max_attempts=1, **options)
+    def some(given):
+        if isinstance(given, list):
+            return {job.id: Boom("it is bad") for job in given if job.key == "bad"}
+        return Boom("it is bad") if given.key == "bad" else None
+
+    runner._paces["t"] = runner.Pace(size=2)
+    schedule_many({"topic": "t", "key": key, "delay": 0} for key in ("good", "bad"))
+    stage.go()
+    assert (outcomes("good"), outcomes("bad")) == (["finished"], ["dead"])
+    assert Job.objects.get(key="bad").error.endswith("Boom: it is bad")
+
+
 def test_a_batch_that_loses_one_job_finishes_the_others(stage, db_clock):
     @stage.handler("t", batch=10)
     def overtaken(jobs):
