@@ -16,7 +16,7 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from .. import clock, handlers
 from ..exceptions import BadDelay, LeaseLost
-from ..handlers import HandlerOptions, Polled, Retry, Skip, Snooze
+from ..handlers import HandlerOptions, Polled, Skip, Snooze
 from ..jobs.handles import Handle
 from ..outcomes import ErrorCode
 from ..states import Outcome
@@ -130,7 +130,7 @@ class Poll(Generic[Function]):
             return self._ask_last(job)
         job.until_ms = deadline_ms
         result = await_result(self.function(job))
-        if isinstance(result, (Skip, Retry, *NEVER_RAN)):
+        if isinstance(result, (Skip, Exception, *NEVER_RAN)):
             return result
         if _is_settled(job, result):
             return None
@@ -163,8 +163,8 @@ class Poll(Generic[Function]):
 
 
 def _is_settled(job: RunningJob, result: object) -> bool:
-    """Return whether the poll is over: the result is true, not a Snooze or Retry, or the function ended the job."""
-    return (bool(result) and not isinstance(result, Snooze | Retry)) or _has_ended(job)
+    """Return whether the poll is over: a true result, no Snooze or exception, or the function has ended the job."""
+    return (bool(result) and not isinstance(result, Snooze | Exception)) or _has_ended(job)
 
 
 def _has_ended(job: RunningJob) -> bool:

@@ -177,6 +177,13 @@ def test_a_failed_attempt_is_retried_at_the_deadline_at_the_latest(timeouts, reg
     assert (runs.outcomes, effects()) == ({"failed": 1, "finished": 1}, ["effect"])
 
 
+@pytest.mark.parametrize("until", ["30m", "1s"], ids=["before the deadline", "the last poll"])
+def test_an_exception_that_a_poll_returns_settles_nothing(timeouts, register, until):
+    register("t", lambda job: Boom("no answer"), every=["1h"], until=until, max_attempts=1)
+    schedule("t", "a", delay=5)
+    assert timeouts.advance(minutes=1).outcomes == {"dead": 1}
+
+
 @pytest.mark.on_both
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_last_poll_that_fails_gives_up_without_its_effects(timeouts, register, atomic):
