@@ -126,7 +126,7 @@ class HeartbeatThread(threading.Thread):
 
         These are processes that hold jobs, and that began and ended between two passes.
         """
-        if liveness.take_back_abandoned_jobs(self._using, self._worker).left:
+        if not liveness.take_back_abandoned_jobs(self._using, self._worker):
             self._look_for_unseen = True
         for pid in liveness.holding_process_ids(self._using, self._worker) - {os.getpid(), *self._children()}:
             if has_ended(pid):

@@ -187,26 +187,20 @@ def _pages_held_by(using: str, prefix: str) -> Iterator[list[JobSnapshot]]:
         after = (page[-1].due_ms, page[-1].id)
 
 
-class TakenBack(NamedTuple):
-    """left   number of jobs that were not taken back because their rows were locked"""
-
-    taken: int
-    left: int
-
-
-def take_back_abandoned_jobs(using: str, worker: str) -> TakenBack:
+def take_back_abandoned_jobs(using: str, worker: str) -> bool:
     """Take back the jobs that processes of this worker hold outside a run of this database.
+
+    Return False if there are jobs left whose rows are locked.
 
     Such a process lived on when the database failed, but could not end its attempt. The jobs are read before the
     process is looked at: the guarded statement then cannot take back a job that a later run has claimed.
     """
-    taken = found = 0
+    left = 0
     for name in lookups.holding_processes(using, f"{worker}/"):
         pages, called = list(_pages_held_by(using, name)), read_called_job(using, name)
         if not is_in_run(name, using):
-            found += sum(map(len, pages))
-            taken += sum(_take_back_from_run(using, page, called) for page in pages)
-    return TakenBack(taken, found - taken)
+            left += sum(len(page) - _take_back_from_run(using, page, called) for page in pages)
+    return not left
 
 
 def _take_back_from_run(using: str, held: Sequence[JobSnapshot], called: int) -> int:

@@ -38,14 +38,12 @@ class FallBack(Exception):
 class Item(NamedTuple):
     """One request in a batcher.
 
-    work     argument of the batcher's function
-    share    identity of the caller: each caller has a queue, and the batcher takes one item of each queue in turn
-    name     two items with the same name are never in one group; None: no such rule
-    size     bytes of the request
+    work   argument of the batcher's function
+    name   two items with the same name are never in one group; None: no such rule
+    size   bytes of the request
     """
 
     work: Any
-    share: str
     name: Hashable
     size: int
     loop: asyncio.AbstractEventLoop
@@ -80,9 +78,12 @@ class Batcher:
         self._connected_until = self._used_at = 0.0
 
     async def submit(self, work: Any, *, share: str, name: Hashable = None, size: int = 0) -> Any:
-        """Queue an item and wait for its answer. Raises QueueFull, FallBack, or the exception that is the answer."""
+        """Queue an item and wait for its answer. Raises QueueFull, FallBack, or the exception that is the answer.
+
+        share   identity of the caller: each caller has a queue, and the batcher takes one item of each queue in turn
+        """
         loop = asyncio.get_running_loop()
-        item = Item(work, share, name, size, loop, loop.create_future())
+        item = Item(work, name, size, loop, loop.create_future())
         with self._arrived:
             if self._bytes + size > MAX_QUEUED_BYTES or self._share_bytes[share] + size > MAX_SHARE_BYTES:
                 raise QueueFull
