@@ -244,13 +244,7 @@ class Executor:
             attempt.reserved_ms = max(now_ms, attempt.reserved_ms)
         remaining_ms = max(1, min(attempt.lease_ms for attempt in attempts) - now_ms)
         with running_jobs(*attempts), isolated(remaining_ms):
-            result = await_result(self.handler.call(argument))
-        if isinstance(result, NEVER_RAN):
-            raise TypeError(
-                f"{self.handler.name} returned a {type(result).__name__}, so its body has not run. "
-                "Make the handler a function without yield."
-            )
-        return result
+            return await_result(self.handler.call(argument))
 
     def limit_callbacks(self, after_commit: ExitStack, completed: Completed) -> None:
         """Give the handler's on_commit callbacks a TTR of their own, from the commit until `after_commit` is closed.
@@ -271,7 +265,7 @@ class Executor:
     def completions(self, group: Sequence[RunningJob], results: Sequence[Any]) -> list[Completion]:
         """Return the completions for these results. Attempts that the handler itself has ended have none."""
         completions = []
-        for attempt, result in zip(group, results, strict=True):
+        for attempt, result in zip(group, map(self.checked, results), strict=True):
             failed = self.handler.batch and not self.handler.atomic and isinstance(result, BaseException)
             if isinstance(result, Exception) and not failed:
                 raise result
@@ -301,6 +295,15 @@ class Executor:
                     self.warn_about_result(result)
                 completions.append(Completion(attempt, Outcome.FINISHED))
         return completions
+
+    def checked(self, result: Any) -> Any:
+        """Return the result of a job, or a TypeError if the handler's body has not run."""
+        if not isinstance(result, NEVER_RAN):
+            return result
+        return TypeError(
+            f"{self.handler.name} returned a {type(result).__name__}, so its body has not run. "
+            "Make the handler a function without yield."
+        )
 
     def warn_about_result(self, result: Any) -> None:
         try:

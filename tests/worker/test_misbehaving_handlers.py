@@ -11,10 +11,10 @@ import time
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from delaytasks import schedule
+from delaytasks import schedule, schedule_many
 from delaytasks.exceptions import TTRExceeded
 from delaytasks.models import Job, JobEvent, Topic
-from delaytasks.worker import ttr
+from delaytasks.worker import runner, ttr
 from delaytasks.worker.isolation import close_connections, reset_broken_connections
 
 from ..support.stage import Boom, effect, effects, outcomes, state_of
@@ -224,6 +224,23 @@ def test_a_handler_whose_body_has_not_run_fails(stage):
     assert (state_of("a"), state_of("b"), effects()) == ("dead", "dead", [])
     assert "generator" in Job.objects.get(key="a").error
     assert "async_generator" in Job.objects.get(key="b").error
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_batch_in_which_the_body_of_a_job_has_not_run_fails_that_job_only(stage, atomic):
+    def of_one(job):
+        yield effect("effect")
+
+    @stage.handler("t", batch=2, max_attempts=1, atomic=atomic)
+    def some(jobs):
+        return {job.id: of_one(job) for job in jobs if job.key == "b"}
+
+    runner._paces["t"] = runner.Pace(size=2)
+    schedule_many({"topic": "t", "key": key, "delay": 0} for key in ("a", "b"))
+    stage.go()
+    assert (state_of("a"), state_of("b"), effects()) == ("finished", "dead", [])
+    assert "generator" in Job.objects.get(key="b").error
 
 
 def test_a_job_whose_handler_returns_an_unprintable_value_is_finished(stage, caplog):
