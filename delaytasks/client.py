@@ -698,7 +698,7 @@ class Consumer:
         job = held.job
         try:
             result = self._handle(job)
-            if isinstance(result, Retry):
+            if isinstance(result, Exception):
                 raise result
             if isinstance(result, NEVER_RAN):
                 raise TypeError(

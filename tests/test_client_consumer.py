@@ -178,11 +178,16 @@ def test_a_job_is_not_finished_if_the_body_of_its_handler_has_not_run(
     assert "so its body has not run" in ended["error"]
 
 
-def test_a_retry_that_is_returned_fails_the_job_as_if_it_was_raised(client: Client, fake: FakeQueue) -> None:
+@pytest.mark.parametrize(
+    ("error", "delay"), [(Retry("the bank is closed", delay=3600), 3600), (ValueError("the bank is closed"), None)]
+)
+def test_an_exception_that_is_returned_fails_the_job_as_if_it_was_raised(
+    client: Client, fake: FakeQueue, error: Exception, delay: int | None
+) -> None:
     fake.put("a")
-    with consuming(client, lambda job: Retry("the bank is closed", delay=3600)):
+    with consuming(client, lambda job: error):
         (ended,) = until(lambda: [*fake.asked("release"), *fake.asked("finish")], "the job to be ended")
-    assert ended["delay"] == 3600
+    assert ended.get("delay") == delay
     assert "the bank is closed" in ended["error"]
 
 
