@@ -17,11 +17,13 @@ function isSigned(headers, body) {
   });
 }
 
-createServer(async (request, response) => {
+createServer((request, response) => {
   const chunks = [];
-  for await (const chunk of request) chunks.push(chunk);
-  const body = Buffer.concat(chunks); // the bytes as they came: parsed and written again they may differ
-  const signed = isSigned(request.headers, body);
-  if (signed) console.log("received", request.headers["webhook-id"], body.toString());
-  response.writeHead(signed ? 204 : 401).end();
+  request.on("data", (chunk) => chunks.push(chunk));
+  request.on("end", () => { // not if the sender breaks off, which must not end this program
+    const body = Buffer.concat(chunks); // the bytes as they came: parsed and written again they may differ
+    const signed = isSigned(request.headers, body);
+    if (signed) console.log("received", request.headers["webhook-id"], body.toString());
+    response.writeHead(signed ? 204 : 401).end();
+  });
 }).listen(Number(process.argv[2]), "127.0.0.1", () => console.log("ready"));

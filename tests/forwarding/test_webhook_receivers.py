@@ -111,6 +111,16 @@ def test_a_receiver_whose_secret_is_not_set_accepts_nothing(start, secret):
     assert status_of(port, headers | {"webhook-signature": f"v1,{base64.b64encode(digest).decode()}"}) == 401
 
 
+def test_a_sender_that_breaks_off_does_not_end_the_receiver(start):
+    _, port = start(SECRET)
+    with socket.create_connection(("127.0.0.1", port)) as sender:
+        sender.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        sender.shutdown(socket.SHUT_WR)
+        while sender.recv(4096):  # until the receiver has closed the connection, too
+            pass
+    assert status_of(port, signed()) == 204
+
+
 def test_what_a_webhook_sends_is_accepted_also_while_its_secret_rotates(start):
     process, port = start(SECRET)
 
