@@ -144,11 +144,14 @@ def past_times_of_row(row: "Schedule") -> Times:
     return of_row(row).times(datetime(FIRST_YEAR, 1, 1, tzinfo=UTC) if row.cron else row.start_at)
 
 
-def state_of(row: "Schedule") -> str:
+def state_of(row: "Schedule", now: datetime) -> str:
     """Return the state of a schedule: "running", "paused", "ended", or "stopped", which its `problem` explains."""
     if row.problem:
         return "stopped"
-    return "paused" if row.paused else "ended" if row.ended else "running"
+    if row.paused:
+        return "paused"
+    # row.ended: all jobs are made, those of the next ten seconds ahead. made_until is the time of the last one.
+    return "ended" if row.ended and row.made_until <= now else "running"
 
 
 def _from_ms(ms: int | None) -> timedelta | None:

@@ -91,13 +91,13 @@ def _stats(row: Schedule, now: datetime, events: Iterable[sql.RunEvent]) -> Sche
     begun = [each for each in events if each.outcome != "skipped" or each.reason not in (*MISSED, *SKIPPED)]
     newest = max(begun, key=lambda each: each.due_ms, default=None)
     return ScheduleStats(
-        row.name, row.topic, state_of(row), _next_ms(row, now), None if newest is None else newest.late_ms,
+        row.name, row.topic, state_of(row, now), _next_ms(row, now), None if newest is None else newest.late_ms,
         max((each.late_ms for each in begun), default=None), len(begun), missed, skipped,
     )  # fmt: skip
 
 
 def _next_ms(row: Schedule, now: datetime) -> int | None:
-    if state_of(row) != "running":
+    if state_of(row, now) != "running":
         return None
     try:
         firings = schedules.next_firings(row, 1, after=now)

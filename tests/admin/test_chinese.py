@@ -295,7 +295,7 @@ def test_messages_and_log_entries_of_pausing_are_in_chinese(client, action):
 
 def test_an_ended_schedule_is_ended_in_chinese_and_not_its_end_time(client):
     report = schedules.define(Definition(name="report", topic=TOPIC, rrule="FREQ=DAILY"))
-    Schedule.objects.filter(pk=report.pk).update(ended=True)
+    Schedule.objects.filter(pk=report.pk).update(ended=True, made_until=NOW)
     assert display.labelled("cancelled", "已结束") in client.get("/admin/delaytasks/schedule/").content.decode()
     [row] = client.get(f"{BOARD}numbers/").json()["schedules"]["rows"]
     assert row[:3] == ["report", TOPIC, "已结束"]

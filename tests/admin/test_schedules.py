@@ -55,6 +55,15 @@ def test_the_page_shows_the_next_ten_runs_in_local_time(admin_client, report):
     assert "2030-01-01 02:30:00 CET" in admin_client.get(LIST).content.decode()
 
 
+def test_a_schedule_whose_last_run_is_to_come_has_not_ended(admin_client, db_clock):
+    schedules.define(Definition(name="report", topic=TOPIC, delay=timedelta(seconds=5)))
+    listed = admin_client.get(LIST).content.decode()
+    assert ">running<" in listed
+    assert ">ended<" not in listed
+    db_clock.advance(seconds=5)
+    assert ">ended<" in admin_client.get(LIST).content.decode()
+
+
 PREVIEW = f"{LIST}preview/"
 TIMES = {name: FORM[name] for name in ("tz", "cron", "every", "rrule", "delay", "period", "repeat", "gap", "overlap")}
 

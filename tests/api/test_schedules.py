@@ -67,6 +67,18 @@ def test_all_kinds_of_times(rest: Rest, terms: dict[str, Any], due: float) -> No
     assert {name: made[name] for name in terms} == terms
 
 
+def test_a_schedule_ends_with_its_last_run_not_when_its_jobs_are_made(rest: Rest, db_clock: Any) -> None:
+    """The jobs of the next ten seconds are made ahead."""
+    thrice = {"name": "s", "topic": "mail.send", "delay_seconds": 1, "period_seconds": 2, "repeat": 2}
+    made = rest.post("schedules/", thrice, 201)
+    assert (made["state"], made["next_run_at"], len(live_keys())) == ("running", at(1), 3)
+    db_clock.advance(seconds=4)
+    assert rest.get("schedules/s/")["next_run_at"] == at(5)
+    db_clock.advance(seconds=1)
+    over = rest.get("schedules/s/")
+    assert (over["state"], over["next_run_at"]) == ("ended", None)
+
+
 def test_job_policies_and_body_are_kept(rest: Rest) -> None:
     terms = {
         "body": {"to": "anna", "password": "hunter2"}, "ttr_seconds": 1.5, "gap": "skip", "overlap": "both",

@@ -26,6 +26,7 @@ from ...jobs import audit_log
 from ...management.subcommands.schedules import times_text
 from ...models import Schedule
 from ...recurrence import schedules
+from ...recurrence.definition import state_of
 from .. import display
 from ..changelist import parse_id
 from ..forms import PauseForm, posted_reason
@@ -120,13 +121,14 @@ class ScheduleAdmin(BackfillPage):
 
     @admin.display(description=_("state"))
     def state(self, row: Schedule) -> Any:
-        if row.problem:
-            return row.problem
-        if row.paused:
-            return display.labelled("paused", _("paused"))
-        if row.ended:
-            return display.labelled("cancelled", pgettext("state of a schedule", "ended"))
-        return display.labelled("running", _("running"))
+        match state_of(row, databases.now(databases.alias(row._state.db))):
+            case "paused":
+                return display.labelled("paused", _("paused"))
+            case "ended":
+                return display.labelled("cancelled", pgettext("state of a schedule", "ended"))
+            case "running":
+                return display.labelled("running", _("running"))
+        return row.problem
 
     @admin.display(description=_("next run"))
     def next_run(self, row: Schedule) -> Any:

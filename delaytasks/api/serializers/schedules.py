@@ -159,7 +159,7 @@ def _duration(name: str) -> SecondsField:
 
 
 def _next_run(row: Schedule, context: Mapping[str, Any]) -> datetime | None:
-    if state_of(row) != "running":
+    if state_of(row, context["now"]) != "running":
         return None
     try:
         return next((firing.due for firing in schedules.next_firings(row, 1, after=context["now"])), None)
@@ -170,7 +170,7 @@ def _next_run(row: Schedule, context: Mapping[str, Any]) -> datetime | None:
 class ScheduleSerializer(serializers.Serializer):
     """A schedule."""
 
-    # Context: `now`, an aware datetime, for the next run; `caller`, for whom the body is redacted.
+    # Context: `now`, an aware datetime, for the state and the next run; `caller`, for whom the body is redacted.
     name = TextField()
     topic = TextField()
     body = JSONField(
@@ -195,7 +195,9 @@ class ScheduleSerializer(serializers.Serializer):
         Schedule.Source.values,
         help_text="code: declared with @recurring; call: a series, started by a call of schedule(); staff: all others.",
     )
-    state = ChoiceField(STATES, getter=lambda row, _: state_of(row), help_text="stopped: `problem` says why.")
+    state = ChoiceField(
+        STATES, getter=lambda row, context: state_of(row, context["now"]), help_text="stopped: `problem` says why."
+    )
     problem = TextField()
     next_run_at = DateTimeField(allow_null=True, getter=_next_run, help_text="Null if the schedule is not running.")
 

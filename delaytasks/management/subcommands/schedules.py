@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 
+from ... import databases
 from ...admin_log import Action
 from ...calendars.wall_time import to_zone
 from ...db.retries import in_transaction
@@ -187,10 +188,10 @@ def _conversion_data(each: "beat_migration.Conversion") -> dict[str, Any]:
 
 
 def _list(using: str) -> Answer:
-    rows = list(Schedule.objects.using(using).order_by("name"))
+    rows, now = list(Schedule.objects.using(using).order_by("name")), databases.now(using)
     data = [
         {"name": row.name, "topic": row.topic, "times": times_text(row), "tz": row.tz, "source": row.source,
-         "state": _state(row), "made_until": rfc3339(row.made_until)}
+         "state": _state(row, now), "made_until": rfc3339(row.made_until)}
         for row in rows
     ]  # fmt: skip
     shown = [(each["name"], each["topic"], each["times"], each["tz"], each["source"], each["state"]) for each in data]
@@ -226,8 +227,8 @@ def times_text(row: Schedule) -> str:
     return ", ".join(filter(None, [base, *series])) or "once"
 
 
-def _state(row: Schedule) -> str:
-    return f"stopped: {row.problem}" if row.problem else state_of(row)
+def _state(row: Schedule, now: datetime) -> str:
+    return f"stopped: {row.problem}" if row.problem else state_of(row, now)
 
 
 VERBS = {
