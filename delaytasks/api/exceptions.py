@@ -29,6 +29,7 @@ URN = "urn:delaytasks:problem:"
 READ_ONLY = "25006"  # SQLSTATE read_only_sql_transaction
 RETRY_AFTER_SECONDS = 5  # sent with status 503
 NO_TOPIC = "Unknown topic: no handler, setting or row has this name."
+SEND_JSON = "Send uncompressed JSON with the header `Content-Type: application/json`."
 NO_TOKEN = "Send a valid token in the header `Authorization: Bearer <token>`."
 
 
@@ -170,7 +171,6 @@ def unavailable(detail: str) -> Problem:
 _FRAMEWORK: Mapping[type[Exception], str] = {
     drf.ParseError: "malformed-request",
     drf.MethodNotAllowed: "method-not-allowed",
-    drf.UnsupportedMediaType: "unsupported-media-type",
 }
 
 
@@ -186,6 +186,8 @@ def _from_framework(error: Exception) -> Problem | None:
         return _throttled(error.wait)
     if isinstance(error, drf.ValidationError):
         return _invalid(error)
+    if isinstance(error, drf.UnsupportedMediaType):
+        return problem("unsupported-media-type", f"{error} {SEND_JSON}")
     kind = _FRAMEWORK.get(type(error))
     return None if kind is None else problem(kind, str(error))
 

@@ -343,6 +343,12 @@ def test_job_of_a_hidden_topic_is_not_found(rest: Rest, action: str) -> None:
     assert events(hidden.pk) == []
 
 
+@pytest.mark.parametrize(("path", "told"), [("/api/jobs", True), ("/api/jobs/1/cancel", True), ("/api/job/", False)])
+def test_the_404_of_a_path_without_its_slash_says_so(rest: Rest, path: str, told: bool) -> None:
+    answer = rest.client.post(path, {})
+    assert (answer.status_code, "end with a slash" in answer.json()["detail"]) == (404, told)
+
+
 # -- cancelled ----------------------------------------------------------------------------------
 
 

@@ -272,9 +272,9 @@ def _has_session(headers: Mapping[str, str]) -> bool:
 
 
 def _is_ordinary(scope: Any, headers: Mapping[str, str]) -> bool:
-    """Return whether Django's middleware would pass the request on: its media type, host and scheme are accepted."""
+    """Return whether Django would accept the request: its media type and encoding, host and scheme."""
     media_type = headers.get("content-type", "").lower()
-    if media_type not in MEDIA_TYPES:
+    if media_type not in MEDIA_TYPES or headers.get("content-encoding"):
         return False
     options = django_settings.get()
     if options.refuses_user_agents:

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from django.http import QueryDict
-from rest_framework.exceptions import ParseError, Throttled
+from rest_framework.exceptions import ParseError, Throttled, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
@@ -82,6 +82,9 @@ class CountedRequest(Request):
             self.require_single()
         self._count_bytes(len(body))
         garbage.count(len(body))
+        encoding = self._request.headers.get("Content-Encoding", "")
+        if body and encoding.lower() not in ("", "identity"):
+            raise UnsupportedMediaType(encoding, f"The body is compressed, with Content-Encoding: {encoding:.40}.")
         self._stream = io.BytesIO(body) if body else None
 
     def require_single(self) -> None:
@@ -129,8 +132,10 @@ def _parse(body: bytes) -> Any:
         data = _decoder.decode(text)
         if _SURROGATE.search(text):
             json.dumps(data, ensure_ascii=False).encode()  # refuses lone surrogates: no response can contain them
-    except UnicodeError as error:
-        raise ParseError(f"The request body is not UTF-8: {error.reason}.") from None  # type: ignore[attr-defined]
+    except UnicodeEncodeError:
+        raise ParseError(r"The request body has half of a surrogate pair, such as \ud83d alone.") from None
+    except UnicodeDecodeError as error:
+        raise ParseError(f"The request body is not UTF-8: {error.reason}.") from None
     except ValueError as error:
         raise ParseError(f"The request body is not JSON: {error}.") from None
     return data

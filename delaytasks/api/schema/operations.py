@@ -29,7 +29,7 @@ ANY_POST = {
     400: "The request is invalid; `errors` names the fields.",
     403: "The caller lacks the required right, or a session request lacks its CSRF token.",
     413: "The request body exceeds the caller's limit.",
-    415: "The request body is not `application/json`.",
+    415: "The request body is not `application/json`, or is compressed.",
 }
 HEADERS: list[tuple[str, str, str, set[int]]] = [
     ("Location", "string", "The URL of the created job or schedule. Missing after a request with many jobs.", {201}),

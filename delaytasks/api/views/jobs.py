@@ -259,4 +259,6 @@ class NotFoundView(BaseView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
+        if not request.path.endswith("/"):
+            raise ProblemError(problem("not-found", "The paths of this API end with a slash."))
         raise Http404

@@ -1,5 +1,6 @@
 """Malformed requests: each gets HTTP 400 and an error that names the field."""
 
+import gzip
 from collections.abc import Callable
 from typing import Any
 
@@ -159,6 +160,19 @@ def test_invalid_json_is_refused_in_the_envelope(queue: QueueClient, data: bytes
 def test_another_content_type_is_refused_in_the_envelope(queue: QueueClient, content_type: str) -> None:
     refused = queue.sent(415, b'{"command": "pop", "topic": "mail.send"}', **{"Content-Type": content_type})
     assert "media type" in refused["error"].lower()
+    assert "Content-Type: application/json" in refused["error"]
+
+
+def test_a_compressed_body_is_refused_as_such(queue: QueueClient) -> None:
+    sent = gzip.compress(b'{"command": "pop", "topic": "mail.send"}')
+    refused = queue.sent(415, sent, **{"Content-Encoding": "gzip"})
+    assert "Content-Encoding: gzip" in refused["error"]
+
+
+def test_half_a_pair_of_surrogates_is_named(queue: QueueClient) -> None:
+    """Programs whose strings are UTF-16 send it when they cut a text."""
+    refused = queue.sent(400, b'{"command": "release", "id": "a", "error": "\\ud83d"}')
+    assert "half of a surrogate pair" in refused["error"]
 
 
 def test_charset_in_the_content_type_is_accepted(queue: QueueClient) -> None:
