@@ -157,6 +157,16 @@ def test_released_job_can_be_reserved_at_once(rest: Rest, held: dict[str, Any]) 
     assert events(held["id"]) == [("scheduled", "php"), ("released", "php")]
 
 
+def test_released_job_keeps_its_due_time_unless_a_delay_is_given(
+    rest: Rest, held: dict[str, Any], db_clock: Any
+) -> None:
+    db_clock.advance(seconds=1)
+    end(rest, held, "release")
+    assert rest.take()[0]["due_at"] == held["due_at"]
+    end(rest, held | {"attempt": 2}, "release", delay_seconds=0)
+    assert rest.take()[0]["due_at"] == at(1)
+
+
 @pytest.mark.parametrize("more", [{}, {"error": "502"}])
 def test_job_can_be_released_with_a_delay(rest: Rest, held: dict[str, Any], db_clock: Any, more: Any) -> None:
     assert end(rest, held, "release", delay_seconds=0.5, **more) == {"state": "delayed"}

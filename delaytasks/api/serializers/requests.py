@@ -181,7 +181,8 @@ class ReleaseSerializer(HeldSerializer):
 
     delay_seconds = delay_field(
         required=False,
-        help_text="Time until the job is due again. Default: 0 or, with an error, the topic's backoff.",
+        help_text="Time until the job is due again. Default: it keeps its due time and is ready at once or, with an "
+        "error, the topic's backoff.",
     )
     error = TextField(
         maximum=MAX_ERROR, multiline=True, default="", help_text="What went wrong. The attempt then counts as failed."
