@@ -54,7 +54,7 @@ class Call:
         if job.ended_at is not None:
             raise Refused(ended_message(job))
         if self.fields.get("job", job.pk) != job.pk:
-            raise Refused(f"{self.id!r} is now job {job.pk}: job {self.fields['job']} has ended.")
+            raise Refused(f"{self.id!r} is now job {job.pk}, not job {self.fields['job']}.")
         return job
 
     def find_job(self, preferred: Callable[[Job], bool] = lambda job: False) -> Job | None:

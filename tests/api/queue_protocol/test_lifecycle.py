@@ -196,3 +196,12 @@ def test_late_finish_does_not_finish_a_new_job_with_the_same_id(queue: QueueClie
     assert not refused["success"]
     assert "'mail:1' is now job" in refused["error"]
     assert queue("finish", id="mail:1", job=held["job"], attempt=held["attempt"])["success"]
+
+
+def test_a_job_number_that_is_another_live_jobs_is_not_said_to_have_ended(queue: QueueClient) -> None:
+    for key in ("mail:1", "mail:2"):
+        queue.add(key)
+        queue("pop", topic="mail.send")
+    first, second = job("mail:1").pk, job("mail:2").pk
+    refused = queue("finish", id="mail:2", attempt=1, job=first)
+    assert (refused["success"], refused["error"]) == (False, f"'mail:2' is now job {second}, not job {first}.")
