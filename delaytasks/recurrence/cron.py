@@ -1,19 +1,20 @@
 """Cron expressions as in Debian's cron, parsed by the library cronsim. Ambiguous ones are refused.
 
 If neither the minute nor the hour begins with a star, the expression means fixed wall times: by default it runs once at
-a time that clocks show twice, and at the end of a gap for a time that they skip. Others follow elapsed time.
+a time that clocks show twice, and at the end of a gap for a time that they skip. Others run whenever clocks show a
+matching time, so that steps follow elapsed time.
 """
 
 import re
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from ..exceptions import BadSchedule, short_repr
-from .wall_times import Firing, Gap, Overlap, from_instant, next_firing
+from .wall_times import Firing, Gap, Overlap, next_firing
 
 FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 MAX_LENGTH = 255
@@ -53,10 +54,8 @@ class Cron:
     def next_after(self, moment: datetime) -> Firing | None:
         """Return the first firing later than the moment, or None if there is none in 50 years."""
         moment = moment if self.start is None else max(moment, self.start - timedelta(microseconds=1))
-        if self.fixed:
-            return next_firing(partial(CronSim, self.expression), self.zone, moment, self.gap, self.overlap)
-        found = next(CronSim(self.expression, moment.astimezone(self.zone)), None)
-        return None if found is None else from_instant(found.astimezone(UTC), self.zone)
+        gap, overlap = (self.gap, self.overlap) if self.fixed else ("skip", "both")
+        return next_firing(partial(CronSim, self.expression), self.zone, moment, gap, overlap)
 
 
 def check(expression: object) -> str:

@@ -65,6 +65,16 @@ def test_a_step_follows_elapsed_time():
     assert times("*/30 * * * *", at("2026-10-25T01:20", BERLIN), 6) == both
 
 
+def test_a_step_at_fixed_hours_runs_at_the_times_that_clocks_show():
+    """Chile's clocks skip the hour after midnight, and those of Lord Howe half an hour."""
+    cron = Cron("*/20 1 * * 0", ZoneInfo("America/Santiago"))
+    found = local(follow(cron, at("2026-09-05T12:00", "America/Santiago"), 4), "America/Santiago")
+    assert [text[8:16] for text in found] == ["06T01:00", "06T01:20", "06T01:40", "13T01:00"]
+    cron = Cron("*/20 0 * * *", ZoneInfo("Australia/Lord_Howe"))
+    found = local(follow(cron, at("2026-10-04T01:00", "Australia/Lord_Howe"), 4), "Australia/Lord_Howe")
+    assert [text[8:16] for text in found] == ["05T00:00", "05T00:20", "05T00:40", "06T00:00"]
+
+
 def test_a_firing_keeps_the_wall_time_that_clocks_skip():
     firing = Cron("30 2 * * *", ZoneInfo(BERLIN)).next_after(GAP)
     assert firing is not None
