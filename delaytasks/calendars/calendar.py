@@ -155,7 +155,8 @@ class Calendar:
 
         If the duration ends with the open hours, the result is the closing and not the next opening: with hours from
         9:00 to 17:00, 8 hours after Monday 9:00 is Monday 17:00. Outside open hours, a duration of 0 returns the next
-        opening. Working days keep the time of day, even outside open hours; days(0) returns the moment itself.
+        opening. Working days keep the time of day, even outside open hours; days(0) returns the moment itself. On a
+        closed day they are counted from the next working day: days(1) after a Saturday is Tuesday.
 
         Raises NaiveDatetime, BadInput, and NoOpenHours if the result is beyond the calendar's horizon.
         """
@@ -176,7 +177,7 @@ class Calendar:
         """Return the moment from which `duration` of open time leads to this one: the mirror image of add().
 
         With hours from 9:00 to 17:00, 8 hours before Monday 17:00 is Monday 9:00. Outside open hours or at an opening,
-        a duration of 0 returns the last closing.
+        a duration of 0 returns the last closing. On a closed day, working days are counted from the last working day.
 
         Raises NaiveDatetime, BadInput and NoOpenHours.
         """
