@@ -78,13 +78,18 @@ def next_firing(
 
 
 def first_wall(zone: ZoneInfo, after: datetime) -> datetime:
-    """Return the earliest wall time that may occur after `after`: when clocks are set back, some occur again."""
-    now, later = after.astimezone(zone), (after + LONGEST_SHIFT).astimezone(zone)
-    return now.replace(tzinfo=None, fold=0) - max(_offset(now) - _offset(later), timedelta())
+    """Return the earliest wall time that may occur after `after`: when clocks are set back, some occur again.
+
+    If clocks are set back by an hour, they show past wall times again only if this is within an hour.
+    """
+    shift = _set_back(zone, after, _set_back(zone, after, LONGEST_SHIFT))
+    return after.astimezone(zone).replace(tzinfo=None, fold=0) - shift
 
 
-def _offset(moment: datetime) -> timedelta:
-    return moment.utcoffset() or timedelta()
+def _set_back(zone: ZoneInfo, after: datetime, within: timedelta) -> timedelta:
+    """Return by how much clocks are set back within this time; 0: they are not."""
+    now, later = (moment.astimezone(zone).utcoffset() or timedelta() for moment in (after, after + within))
+    return max(now - later, timedelta())
 
 
 def firings_of(

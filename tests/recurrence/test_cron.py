@@ -7,6 +7,7 @@ import pytest
 
 from delaytasks.exceptions import BadSchedule
 from delaytasks.recurrence.cron import Cron
+from delaytasks.recurrence.wall_times import first_wall
 
 from .tables import at, follow, local, ours, rows
 
@@ -73,6 +74,13 @@ def test_a_step_at_fixed_hours_runs_at_the_times_that_clocks_show():
     cron = Cron("*/20 0 * * *", ZoneInfo("Australia/Lord_Howe"))
     found = local(follow(cron, at("2026-10-04T01:00", "Australia/Lord_Howe"), 4), "Australia/Lord_Howe")
     assert [text[8:16] for text in found] == ["05T00:00", "05T00:20", "05T00:40", "06T00:00"]
+
+
+def test_times_that_clocks_show_again_are_searched_only_shortly_before():
+    """Each time of a cron such as "* * * * *" would otherwise take a search of an hour on the whole day before."""
+    moments = [at("2026-10-24T23:59"), at("2026-10-25T00:10"), at("2026-10-25T01:10")]
+    found = [first_wall(ZoneInfo(BERLIN), moment).isoformat()[8:16] for moment in moments]
+    assert found == ["25T01:59", "25T01:10", "25T02:10"]
 
 
 def test_a_firing_keeps_the_wall_time_that_clocks_skip():
