@@ -7,8 +7,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.utils import timezone
 
 from delaytasks import handlers
+from delaytasks.admin.recurrence.schedule_form import ScheduleForm
 from delaytasks.jobs import audit_log
 from delaytasks.models import AuditEntry, Job, JobEvent, Schedule, Topic
 from delaytasks.recurrence import schedules
@@ -254,6 +256,13 @@ def test_a_schedule_that_is_added_twice_at_once_is_refused_once(admin_client):
         answer = admin_client.post(ADD, FORM)
     assert "already exists" in answer.content.decode()
     assert Schedule.objects.get().cron == "0 6 * * *"
+
+
+def test_the_form_names_the_time_zone_of_the_start(report):
+    """It is that of the site, not that of the schedule."""
+    with timezone.override("Asia/Shanghai"):
+        start = ScheduleForm(instance=report).fields["start_at"]
+    assert "in the time zone Asia/Shanghai" in start.help_text
 
 
 def test_an_emptied_start_is_now_as_the_preview_shows(admin_client, report):

@@ -68,7 +68,7 @@ class ScheduleForm(ChangesForm):
     ttr = _seconds_field("ttr", 0.001, MAX_TTR_MS // 1000)
     start_at = StartField(
         label=_("Start"), required=False, widget=AdminSplitDateTime(),
-        help_text=_("the time from which the runs count, also those of cron; empty: now"),
+        help_text=_("the time from which the runs count, also those of cron, in the time zone %(zone)s; empty: now"),
     )  # fmt: skip
     reason = ReasonField(help_text=_("Stored in the history. Optional."))
 
@@ -84,6 +84,8 @@ class ScheduleForm(ChangesForm):
             self.initial.setdefault(name, None if ms is None else ms / 1000)
         if self.instance.pk is None:
             self.initial.setdefault("repeat", 0)
+        start = self.fields["start_at"]
+        start.help_text = str(start.help_text) % {"zone": timezone.get_current_timezone_name()}
         self.keep_topic()
         using, topic = databases.alias(), self.instance.topic
         if self.instance.pk is not None and permissions.topics_requiring_reason(using, [topic]):
