@@ -109,9 +109,10 @@ def test_the_years_queries_do_not_grow_with_exceptions(admin_client, office):
     assert count() == few
 
 
-def test_wrong_hours_are_refused_with_an_example(admin_client, office):
-    page = admin_client.post(ADD, {"calendar": "office", "day": "2026-03-02", "hours": "9-17", "note": ""})
-    assert "“9-17” is not valid" in page.content.decode()
+@pytest.mark.parametrize("hours", ["9-17", "09:00-12:00,11:00-13:00"])
+def test_wrong_hours_are_refused_with_an_example(admin_client, office, hours):
+    page = admin_client.post(ADD, {"calendar": "office", "day": "2026-03-02", "hours": hours, "note": ""})
+    assert f"“{hours}” is not valid. Write times that do not overlap, for example" in page.content.decode()
     assert not CalendarDay.objects.exists()
 
 

@@ -42,7 +42,10 @@ class CalendarDayForm(ChangesForm):
             return ",".join(map(str, parse_windows(self.cleaned_data["hours"])))
         except BadCalendar as error:
             raise ValidationError(
-                _("“%(hours)s” is not valid. Write, for example, 09:00-12:00,13:00-17:00; leave empty for closed."),
+                _(
+                    "“%(hours)s” is not valid. Write times that do not overlap, for example "
+                    "09:00-12:00,13:00-17:00; leave empty for closed."
+                ),
                 params={"hours": self.cleaned_data["hours"]},
             ) from error
 
