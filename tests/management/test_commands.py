@@ -805,6 +805,20 @@ def test_a_change_of_a_job_is_in_the_audit_log(run, monkeypatch):
     assert entries()[-1].request == "manage.py delaytasks cancel"
 
 
+def test_the_reason_of_a_change_is_in_its_event_and_in_the_audit_log(run):
+    found = job()
+    why = ("--reason", "they paid by phone")
+    run("reschedule", found.pk, "--delay", "60", *why)
+    run("run-now", TOPIC, "order:1", *why)
+    end(found, State.DEAD)
+    run("retry", found.pk, *why)
+    run("cancel", TOPIC, "order:1", *why)
+    other = job("order:2")
+    run("cancel", other.pk, *why)
+    assert {event.reason for event in JobEvent.objects.filter(actor__startswith="command:")} == {why[1]}
+    assert [entry.reason for entry in entries()] == [why[1]] * 5
+
+
 def test_the_audit_log_shows_reasons_to_people_and_programs(run):
     audit_log.record("default", [audit_log.entry("job.cancelled", "anna", "job 1", reason="they called")])
     head, line = run("audit-log").out.splitlines()

@@ -68,6 +68,11 @@ def by(parser: CommandParser) -> None:
     parser.add_argument("--by", default=None, help="actor, stored in the job's events (default: command:USER)")
 
 
+def by_and_reason(parser: CommandParser) -> None:
+    by(parser)
+    parser.add_argument("--reason", default="", help="stored in the job's events")
+
+
 def by_of(options: Options) -> str:
     return options["by"] or os_actor()
 

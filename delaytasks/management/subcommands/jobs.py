@@ -30,8 +30,9 @@ def _change(
     """Change a job by one of the two functions, and log it."""
     job_id, topic, key = arguments.target_of(options)
     named: dict[str, Any] = {"topic": topic, "key": key} if job_id is None else {"job_id": job_id}
-    do = partial(by_key if job_id is None else by_id, **named, **terms, using=using, by=arguments.by_of(options))
-    job = in_transaction(using, lambda: _log(do(), Action.of(result), using))
+    terms |= {"using": using, "by": arguments.by_of(options), "reason": options["reason"]}
+    do = partial(by_key if job_id is None else by_id, **named, **terms)
+    job = in_transaction(using, lambda: _log(do(), Action.of(result), using, options["reason"]))
     return _changed(job, using, result_text(result))
 
 
@@ -56,8 +57,8 @@ def _schedule_arguments(parser: CommandParser) -> None:
     arguments.by(parser)
 
 
-def _log(job: Job, action: Action, using: str) -> Job:
-    audited.write(using, job, action)
+def _log(job: Job, action: Action, using: str, reason: str = "") -> Job:
+    audited.write(using, job, action, reason=reason)
     return job
 
 
@@ -82,13 +83,13 @@ def _schedule(options: Options, using: str) -> Answer:
 
 def _cancel_arguments(parser: CommandParser) -> None:
     arguments.target(parser)
-    arguments.by(parser)
+    arguments.by_and_reason(parser)
 
 
 def _cancel(options: Options, using: str) -> Answer:
     """Cancel a job. Any result other than "cancelled" is a failure."""
     job_id, topic, key = arguments.target_of(options)
-    by = arguments.by_of(options)
+    by, reason = arguments.by_of(options), options["reason"]
     if job_id is not None:
         identity: dict[str, Any] = {"id": job_id}
         label = f"Job {job_id}"
@@ -97,10 +98,10 @@ def _cancel(options: Options, using: str) -> Answer:
 
     def cancel_and_log() -> CancelResult:
         if job_id is None:
-            return _cancel_key(topic, key, using, by)
-        done = control.cancel_by_id(job_id, using=using, by=by)
+            return _cancel_key(topic, key, using, by, reason)
+        done = control.cancel_by_id(job_id, using=using, by=by, reason=reason)
         if done is Result.CANCELLED:
-            _log(_job(job_id, using), Action.CANCELLED, using)
+            _log(_job(job_id, using), Action.CANCELLED, using, reason)
         return CANCEL_RESULTS[done]
 
     result = in_transaction(using, cancel_and_log)
@@ -108,16 +109,16 @@ def _cancel(options: Options, using: str) -> Answer:
     return Answer(identity | {"result": result.value}, result.value, refused)
 
 
-def _cancel_key(topic: str, key: str, using: str, by: str) -> CancelResult:
+def _cancel_key(topic: str, key: str, using: str, by: str, reason: str) -> CancelResult:
     """Cancel the job or the series with this key, and log it."""
     found = transitions.find_latest(using, topic, key)
     series = Schedule.objects.using(using).filter(topic=topic, series_key=key)
     is_series = series.exists()
-    result = control.cancel(topic, key=key, using=using, by=by)
+    result = control.cancel(topic, key=key, using=using, by=by, reason=reason)
     if result is CancelResult.CANCELLED and found is not None and found.state not in (State.FINISHED, State.CANCELLED):
-        _log(_job(found.id, using), Action.CANCELLED, using)
+        _log(_job(found.id, using), Action.CANCELLED, using, reason)
     elif is_series and not series.exists():  # also "running": a series ends although one of its jobs runs
-        audited.write_named(using, "series.cancelled", "series", topic=topic, name=key)
+        audited.write_named(using, "series.cancelled", "series", topic=topic, name=key, reason=reason)
     return result
 
 
@@ -128,7 +129,7 @@ def _job(job_id: int, using: str) -> Job:
 def _reschedule_arguments(parser: CommandParser) -> None:
     arguments.target(parser)
     arguments.when(parser)
-    arguments.by(parser)
+    arguments.by_and_reason(parser)
 
 
 def _reschedule(options: Options, using: str) -> Answer:

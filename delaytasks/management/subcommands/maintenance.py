@@ -44,7 +44,8 @@ def _rebuild(options: Options, using: str) -> Answer:
     fed = feed.rebuild(using=using)
     if fed is None:
         return Answer({"fed_entries": 0, "mirror": "up"}, "", "Another process is rebuilding the mirror.")
-    return Answer({"fed_entries": fed, "mirror": "up"}, f"{fed} missing entries were restored")
+    were = "entry was" if fed == 1 else "entries were"
+    return Answer({"fed_entries": fed, "mirror": "up"}, f"{fed} missing {were} restored")
 
 
 def _audit_arguments(parser: CommandParser) -> None:
