@@ -6,9 +6,10 @@ matching time, so that steps follow elapsed time.
 """
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
+from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -18,6 +19,7 @@ from .wall_times import Firing, Gap, Overlap, next_firing
 
 FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 MAX_LENGTH = 255
+SEARCHED_YEARS = 50  # as in cronsim
 _WHOLE = {  # ranges that cover every value; without a star, the expression would count as a fixed time
     "minute": {(0, 59)}, "hour": {(0, 23)}, "day of month": {(1, 31)}, "month": {(1, 12)},
     "day of week": {(0, 6), (0, 7), (1, 7)},
@@ -55,7 +57,12 @@ class Cron:
         """Return the first firing later than the moment, or None if there is none in 50 years."""
         moment = moment if self.start is None else max(moment, self.start - timedelta(microseconds=1))
         gap, overlap = (self.gap, self.overlap) if self.fixed else ("skip", "both")
-        return next_firing(partial(CronSim, self.expression), self.zone, moment, gap, overlap)
+        return next_firing(self._walls_from, self.zone, moment, gap, overlap)
+
+    def _walls_from(self, first: datetime) -> Iterator[datetime]:
+        # cronsim gives up after 50 years without a match, but clocks may skip all times that match.
+        last = first.year + SEARCHED_YEARS
+        return takewhile(lambda wall: wall.year <= last, CronSim(self.expression, first))
 
 
 def check(expression: object) -> str:

@@ -53,6 +53,11 @@ def test_a_fixed_time_in_a_gap_runs_at_its_end_or_is_skipped():
     assert times("15,45 2 * * *", GAP, 2) == ["29T03:00:00+02", "30T02:15:00+02"]  # one instant, one firing
 
 
+@pytest.mark.parametrize(("expression", "gap"), [("*/30 2 * 3 0L", "run"), ("30 2 * 3 0L", "skip")])
+def test_an_expression_has_no_time_if_clocks_skip_all_of_them(expression, gap):
+    assert Cron(expression, ZoneInfo(BERLIN), gap=gap).next_after(at("2026-01-01")) is None
+
+
 def test_a_fixed_time_in_an_overlap_runs_once_or_twice():
     assert times("30 2 * * *", OVERLAP, 2) == ["25T02:30:00+02", "26T02:30:00+01"]
     both = ["25T02:30:00+02", "25T02:30:00+01", "26T02:30:00+01"]
