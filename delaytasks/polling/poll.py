@@ -129,8 +129,8 @@ class Poll(Generic[Function]):
         if job.reserved_ms >= deadline_ms:
             return self._ask_last(job)
         job.until_ms = deadline_ms
-        result = await_result(self.function(job))
-        if isinstance(result, (Skip, Exception, *NEVER_RAN)):
+        result = self._ask(job)
+        if isinstance(result, (Skip, *NEVER_RAN)):
             return result
         if _is_settled(job, result):
             return None
@@ -138,12 +138,19 @@ class Poll(Generic[Function]):
             return Polled(result.delay, result.reason)
         return Polled(self.ladder.delay(job.polls))
 
+    def _ask(self, job: RunningJob) -> object:
+        """Call the function and return its result. Raises an exception that it returns."""
+        result: object = await_result(self.function(job))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
     def _ask_last(self, job: RunningJob) -> Any:
         """Poll at the deadline, and give up unless the answer is true. Rolls back the writes of a poll that raises."""
         inside = connections[job.using].in_atomic_block
         try:
             with transaction.atomic(job.using) if inside else nullcontext():
-                result = await_result(self.function(job))
+                result = self._ask(job)
         except (LeaseLost, DatabaseError, InterfaceError):  # _give_up() would fail, too
             raise
         except Exception as error:
@@ -163,8 +170,8 @@ class Poll(Generic[Function]):
 
 
 def _is_settled(job: RunningJob, result: object) -> bool:
-    """Return whether the poll is over: a true result, no Snooze or exception, or the function has ended the job."""
-    return (bool(result) and not isinstance(result, Snooze | Exception)) or _has_ended(job)
+    """Return whether the poll is over: the result is true and not a Snooze, or the function has ended the job."""
+    return (bool(result) and not isinstance(result, Snooze)) or _has_ended(job)
 
 
 def _has_ended(job: RunningJob) -> bool:

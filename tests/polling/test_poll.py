@@ -186,13 +186,14 @@ def test_an_exception_that_a_poll_returns_settles_nothing(timeouts, register, un
 
 @pytest.mark.on_both
 @pytest.mark.parametrize("atomic", [True, False])
-def test_a_last_poll_that_fails_gives_up_without_its_effects(timeouts, register, atomic):
-    def ask(job: Any) -> bool:
+@pytest.mark.parametrize("returned", [False, True], ids=["raised", "returned"])
+def test_a_last_poll_that_fails_gives_up_without_its_effects(timeouts, register, atomic, returned):
+    def ask(job: Any) -> Any:
         if job.polls and atomic:
             effect("effect of the poll")
-        if job.polls:
+        if job.polls and not returned:
             raise Boom
-        return False
+        return Boom() if job.polls else False
 
     register("t", ask, every=["1h"], until="1h", on_give_up=lambda job: effect("effect of giving up"), atomic=atomic)
     schedule("t", "a", delay=0)
