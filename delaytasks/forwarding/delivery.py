@@ -192,6 +192,8 @@ class _Call:
                 return None
             for message in messages:
                 answer = await_result(self.target.deliver(message, seconds))
+                if isinstance(answer, Exception):
+                    raise answer
                 self.results[message.id] = Finished(to_line(answer)) if answer and isinstance(answer, str) else None
         except Rejected as error:
             return Rejected(str(error))  # a copy without traceback: staff are shown only the target's answer

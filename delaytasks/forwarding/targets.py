@@ -74,7 +74,8 @@ class Target(Protocol):
 
         Returns None, or the target's answer: a text whose beginning is kept in the job's event, without secrets.
 
-        Raises TargetDown, Rejected, or another exception: then the attempt fails and the job is retried.
+        Raises TargetDown, Rejected, or another exception: then the attempt fails and the job is retried. An exception
+        that it returns counts as raised.
         """
         ...
 

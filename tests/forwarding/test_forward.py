@@ -585,6 +585,13 @@ def test_a_text_that_a_target_returns_is_kept_and_what_else_it_returns_is_not(st
     assert dict(events) == {"a": f"taken as 7{'!' * 242}...", "b": "", "c": "", "d": ""}
 
 
+def test_an_exception_that_a_target_returns_counts_as_raised(stage, target, monkeypatch):
+    monkeypatch.setattr(target, "deliver", lambda message, timeout_seconds: Rejected("no"))
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert state_of("a") == "dead"
+
+
 def test_a_call_of_a_webhook_ends_before_the_ttr_and_fails_the_attempt(stage, receiver, ttr_state):
     """The timeout of the target is longer: the rest of the TTR limits the call, and leaves time to store its result."""
     ttr.enforce(watchdog=False, grace_seconds=5)
