@@ -20,6 +20,7 @@ from delaytasks.circuit_breaker import CircuitBreaker
 from delaytasks.worker import dispatch, sender
 from delaytasks.worker.leases import reserve
 from delaytasks.worker.sender import BROKER_FAILURES, BROKER_PAUSE_SECONDS, Sender
+from tests.support.forks import succeeds_in_fork
 from tests.support.rabbitmq import RabbitServer
 from tests.support.servers import RedisServer, free_port
 from tests.support.silent_server import silent_server
@@ -329,3 +330,9 @@ def test_a_topic_whose_message_cannot_be_sent_is_forgotten(celery_app: Any, monk
     dispatch.send_run_topic("default", "order.close", None)
     assert failing.wait_until_sent(10)
     assert forgotten == ["order.close"]
+
+
+def test_a_forked_process_has_a_sender_of_its_own() -> None:
+    """The thread of its parent's one does not run there, and its connection to the broker is the parent's."""
+    parents = dispatch.sender()
+    assert succeeds_in_fork(lambda: dispatch.sender() is not parents)
