@@ -265,7 +265,7 @@ class Executor:
     def completions(self, group: Sequence[RunningJob], results: Sequence[Any]) -> list[Completion]:
         """Return the completions for these results. Attempts that the handler itself has ended have none."""
         completions = []
-        for attempt, result in zip(group, map(self.checked, results), strict=True):
+        for attempt, result in zip(group, map(self.result_or_error, results), strict=True):
             failed = self.handler.batch and not self.handler.atomic and isinstance(result, BaseException)
             if isinstance(result, Exception) and not failed:
                 raise result
@@ -296,7 +296,7 @@ class Executor:
                 completions.append(Completion(attempt, Outcome.FINISHED))
         return completions
 
-    def checked(self, result: Any) -> Any:
+    def result_or_error(self, result: Any) -> Any:
         """Return the result of a job, or a TypeError if the handler's body has not run."""
         if not isinstance(result, NEVER_RAN):
             return result

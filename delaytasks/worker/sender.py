@@ -114,7 +114,7 @@ def _timed_out(error: BaseException | None) -> bool:
 
 
 class Sent(NamedTuple):
-    """When to look whether a runner has come for a message.
+    """When to check whether a runner has come for a message.
 
     wait_ms    how long to wait for a runner
     check_at   the end of that wait, by time.monotonic(); infinite until the message has been sent
