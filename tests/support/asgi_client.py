@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from django.core.handlers.asgi import ASGIHandler
+from django.core.signals import setting_changed
 from django.http import HttpResponse
 
 from delaytasks.api.fast_path import endpoints
@@ -37,6 +38,14 @@ def fast_path(application: Any) -> FastPath:
 @functools.cache
 def _application() -> FastPath:
     return fast_path(ASGIHandler())
+
+
+def _forget_application(**_: object) -> None:
+    _application.cache_clear()
+
+
+# Middleware reads its settings once: an application made in a test of one would serve all tests after it.
+setting_changed.connect(_forget_application, dispatch_uid="tests.support.asgi_client")
 
 
 def clear_caches() -> None:

@@ -102,15 +102,23 @@ def test_plain_http_is_left_to_django_if_it_redirects(
     assert grouped == [1]
 
 
+@pytest.mark.django_db
+def test_application_of_the_tests_is_made_again_when_a_setting_changes(settings: Any) -> None:
+    settings.SECURE_SSL_REDIRECT = True
+    left_to_django = {"Authorization": "Bearer a,Bearer b"}
+    assert send(left_to_django, ADD).status_code == 301
+    settings.SECURE_SSL_REDIRECT = False
+    assert send(left_to_django, ADD).status_code == 401
+
+
 def test_the_proxy_decides_what_is_https_as_for_django(
     headers: dict[str, str], grouped: list[int], settings: Any
 ) -> None:
     """The proxy may speak TLS with this server, and plain HTTP with its clients."""
     settings.SECURE_SSL_REDIRECT = True
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-    fast_path = asgi_client.fast_path(ASGIHandler())  # the middleware reads the settings once
     plain = {**headers, "X-Forwarded-Proto": "http"}
-    assert send(plain, ADD, scheme="https", application=fast_path).status_code == 301
+    assert send(plain, ADD, scheme="https").status_code == 301
     assert grouped == []
     assert send(headers, ADD, scheme="https").json()["result"] == "created"
     assert grouped == [1]
@@ -159,7 +167,7 @@ def test_middleware_of_the_site_sees_every_request_unless_it_is_bypassed(
     settings.MIDDLEWARE = [name, *settings.MIDDLEWARE]
     application.unknown_middleware.cache_clear()
     for _ in range(2):
-        assert send(headers, ADD, application=asgi_client.fast_path(ASGIHandler())).status_code == 403
+        assert send(headers, ADD).status_code == 403
     assert grouped == []
     assert caplog.text.count("FastPath leaves all requests to Django") == 1
     assert name in caplog.text
