@@ -111,7 +111,7 @@ class Calendar:
     def date_info(self, day: date) -> CalendarDate:
         """Return the day's open hours, and which rule they come from.
 
-        A datetime counts as its date in the calendar's zone. Raises NaiveDatetime.
+        A datetime counts as its date in the calendar's zone. Raises NaiveDatetime, BadInput.
         """
         return self._date_info(self._to_day(day), self._stored_days())
 
@@ -257,7 +257,7 @@ class Calendar:
     def days_between(self, start: date, end: date) -> int:
         """Return the number of working days after `start` up to and including `end`; negative if `end` is earlier.
 
-        A datetime counts as its date in the calendar's zone. Raises NaiveDatetime, NoOpenHours.
+        A datetime counts as its date in the calendar's zone. Raises NaiveDatetime, BadInput, NoOpenHours.
         """
         first, last = self._to_day(start), self._to_day(end)
         if last < first:
@@ -269,6 +269,8 @@ class Calendar:
         return sum(bool(self._date_info(day, stored).windows) for day in days)
 
     def _to_day(self, value: date) -> date:
+        if not isinstance(value, date):
+            raise BadInput(f"{short_repr(value)} is not a date: give a datetime.date or an aware datetime.")
         return _to_utc(value).astimezone(self.zone).date() if isinstance(value, datetime) else value
 
     def _add_days(self, moment: datetime, count: int) -> datetime:

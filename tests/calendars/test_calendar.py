@@ -61,6 +61,15 @@ def test_a_moment_counts_as_its_date_in_the_calendars_zone(options):
         office.is_working_day(datetime(2026, 3, 3))  # noqa: DTZ001
 
 
+@pytest.mark.parametrize("day", ["2026-03-03", None, 5], ids=repr)
+@pytest.mark.parametrize("method", ["date_info", "is_working_day"])
+def test_a_day_that_is_no_date_is_refused(method, day):
+    with pytest.raises(BadInput, match=f"{day!r} is not a date: give a datetime.date or an aware datetime"):
+        getattr(calendar(), method)(day)
+    with pytest.raises(BadInput, match="is not a date"):
+        calendar().days_between(MONDAY, day)
+
+
 def test_an_exception_beats_a_holiday():
     office = calendar(holidays=("DE",), exceptions={date(2026, 1, 1): "10:00-12:00", date(2026, 1, 2): ""})
     assert office.between(at("2026-01-01 00:00"), at("2026-01-03 00:00")) == hours(2)
