@@ -300,6 +300,7 @@ def handler(
     check_callable(topic, "on_dead", on_dead)
     if not (backoff is None or isinstance(backoff, Backoff)):
         raise ValueError(f"handler({topic!r}): backoff is {backoff!r}; give a Backoff of delaytasks.backoff.")
+    _check_flags(topic, atomic=atomic, one_commit=one_commit, relaxed_commit=relaxed_commit)
     _check_combination(topic, batch, atomic, one_commit)
     if not (queue is None or isinstance(queue, str)):
         raise ValueError(f"handler({topic!r}): queue is {queue!r}; it must be the name of a Celery queue.")
@@ -339,6 +340,12 @@ def check_callable(topic: str, option: str, value: object) -> None:
     """Raise ValueError if an optional function cannot be called."""
     if not (value is None or callable(value)):
         raise ValueError(f"handler({topic!r}): {option} is {value!r}; give a function.")
+
+
+def _check_flags(topic: str, **flags: bool) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"handler({topic!r}): {name} is {value!r}; use True or False.")
 
 
 def _check_combination(topic: str, batch: int | None, atomic: bool, one_commit: bool) -> None:

@@ -258,6 +258,14 @@ def test_an_option_that_is_not_a_positive_integer_is_refused_by_name(option: str
     assert handlers.handled() == []
 
 
+@pytest.mark.parametrize("value", ["no", 0, None], ids=repr)
+@pytest.mark.parametrize("option", ["atomic", "one_commit", "relaxed_commit"])
+def test_an_option_that_is_not_true_or_false_is_refused_by_name(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{option} is {value!r}; use True or False"):
+        handler("order.close", **{option: value})(close)
+    assert handlers.handled() == []
+
+
 @pytest.mark.parametrize(
     ("declare", "option"),
     [
