@@ -37,6 +37,7 @@ DOCUMENT, PAGE = "audit.json", "audit.html"
 KEPT_RUNS = 3  # number of runs that the document names; older runs are removed
 SAMPLES = 10  # keys of a class that the answer shows
 FIGURES = ("total", "trend", "weeks", "dimensions")  # members of a rule's answer that audit.json leaves out
+JOB_TABLE = "delaytasks_job"
 NOTHING = "Nothing was published."
 MISSING_ROWS = 500_000  # missing jobs per file
 WRITE_OPTIONS = {"parquet.enable.dictionary": "false"}  # most columns have another value in each row
@@ -190,6 +191,8 @@ def _audit_rule(
     totals = classified_keys.totals(lake, f"{folder}/classes", SAMPLES)
     samples = {name: _samples(total.samples) for name, total in totals.items()}
     _check_invalid(rule, totals, samples)
+    jobs = sum(each.jobs for each in totals.values())
+    row_counts.compare(max(jobs, _jobs_in_database(snapshot, rule.topic)), jobs, JOB_TABLE, NOTHING)
     by_value = dimensions.by_value(classified, rule)
     (total,) = by_value.pop(dimensions.ALL)
     keys = sum(each.keys for each in totals.values())
@@ -202,7 +205,7 @@ def _audit_rule(
         row_counts.compare(totals["missing"].keys, written, lake.path(f"{folder}/classes"), NOTHING)
     return {
         "name": rule.title, "topic": rule.topic, "source": rule.source,
-        "rows": sum(each.rows for each in totals.values()), "jobs": sum(each.jobs for each in totals.values()),
+        "rows": sum(each.rows for each in totals.values()), "jobs": jobs,
         "classes": {
             name: {
                 "count": totals[name].keys if name in totals else 0, "must_be_empty": name in rule.faults,
@@ -213,6 +216,12 @@ def _audit_rule(
         "total": total, "weeks": by_value.pop(dimensions.WEEK), "dimensions": by_value,
         "folder": f"{folder}/classes", "missing": missing,
     }  # fmt: skip
+
+
+def _jobs_in_database(snapshot: Snapshot, topic: str) -> int:
+    """Return the number of a topic's jobs in the snapshot. An audit reads these, and archived jobs beside them."""
+    ((count,),) = snapshot.query(f"SELECT count(*) FROM {JOB_TABLE} WHERE topic = {{}}", [topic])
+    return int(count)
 
 
 def classify(

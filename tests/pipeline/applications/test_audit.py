@@ -395,6 +395,21 @@ def test_rows_that_are_not_read_are_missed_and_nothing_is_published(
     assert (lake.document(audit.DOCUMENT), lake.runs("audit")) == ({}, [])
 
 
+@pytest.mark.only_on("sqlite")
+def test_jobs_that_are_not_read_are_missed_and_nothing_is_published(
+    spark: Any, database: Database, lake: Lake, order: Any, promise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs of a row are a fault only if both are read."""
+    order(1)
+    for _ in range(2):
+        promise(1)
+    jobs = audit.history.jobs
+    monkeypatch.setattr(audit.history, "jobs", lambda *given: jobs(*given).limit(1))
+    with pytest.raises(RowsLost, match=r"^Only 1 of 2 rows can be read in delaytasks_job\. Nothing was published\."):
+        audit.run(spark, database, lake, file="audit.toml", rules=[RULE])
+    assert (lake.document(audit.DOCUMENT), lake.runs("audit")) == ({}, [])
+
+
 @pytest.mark.only_on("postgresql")
 def test_a_time_that_no_calendar_has_is_refused_with_its_key(
     spark: Any, database: Database, lake: Lake, order: Any
