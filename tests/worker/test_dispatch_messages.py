@@ -72,6 +72,7 @@ def test_the_message_names_its_task_the_topic_and_the_database(
         app.tasks.pop(sender.RUN_TOPIC)
     assert (sender.RUN_TOPIC in app.tasks) == known
     dispatch.send_run_topic("default", "order.close", "slow")
+    assert own_sender.wait_until_sent(10)  # two threads that declare a queue in memory at the same time make it twice
     with app.connection_for_read() as connection, connection.SimpleQueue("slow") as queue:
         message = queue.get(timeout=5)
         message.ack()

@@ -391,7 +391,7 @@ def test_cache_in_the_database_keeps_no_connection(headers: dict[str, str], sett
         connection_created.disconnect(note)
         with connection.cursor() as cursor:
             cursor.execute("DROP TABLE counts")
-    of_loop = [each for name, each in opened.items() if not name.startswith("delaytasks-")]  # those are batchers
+    of_loop = [each for name, each in opened.items() if name.startswith("asyncio_")]  # not those of batchers and views
     assert of_loop
     assert not [each for each in of_loop if each.connection is not None]
 
