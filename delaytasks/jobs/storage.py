@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from ..clock import from_ms
+from ..clock import rfc3339_of
 from ..db import transitions
 from ..db.retries import in_transaction
 from ..db.transitions import Event, JobRow, NewJob, StoredJob
@@ -181,8 +181,8 @@ def _key_is_live(live: JobRow) -> KeyIsLive:
 
 def describe_live(live: JobRow) -> str:
     """Return the sentence that names a live job."""
-    due = from_ms(live.due_ms).isoformat()
-    return f"{live.topic} {live.key!r} is live already: job {live.id}, due at {due}."
+    due_at = rfc3339_of(live.due_ms)
+    return f"{live.topic} {live.key!r} is live already: job {live.id}, due at {due_at}."
 
 
 def _replace(

@@ -131,7 +131,7 @@ def _refusal(row: AttemptRow | None, job_id: int, attempt: int) -> str:
         latest = f"its latest attempt is {row.claimed.attempt}" if row.claimed.attempt else "it was never reserved"
         return f"Attempt {attempt} of {job} is refused: {latest}."
     if state is State.RESERVED:
-        until = clock.from_ms(row.claimed.lease_ms).isoformat(timespec="milliseconds")
+        until = clock.rfc3339_of(row.claimed.lease_ms)
         ttr = row.claimed.ttr_ms / 1000
         return f"Attempt {attempt} of {job} is refused: its TTR of {ttr:g} s ended at {until}. Touch jobs in time."
     return (
