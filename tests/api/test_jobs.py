@@ -195,6 +195,10 @@ def test_invalid_field_is_named(rest: Rest, change: dict[str, Any], named: list[
     assert not Job.objects.exists()
 
 
+def test_null_instead_of_an_object_is_refused(rest: Rest) -> None:
+    assert rest.post("jobs/", b"null", 400)["detail"] == "Give a JSON object, not null."
+
+
 @pytest.mark.parametrize("left_out", ["topic", "key", "delay_seconds"])
 def test_missing_field_is_named(rest: Rest, left_out: str) -> None:
     problem = rest.post("jobs/", {name: value for name, value in GOOD.items() if name != left_out}, 400)

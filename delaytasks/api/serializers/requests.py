@@ -63,9 +63,7 @@ class StrictSerializer(serializers.Serializer):
 
 def validated(serializer: type[StrictSerializer], data: Any) -> dict[str, Any]:
     """Return the validated fields of a request, with defaults. Raises ValidationError."""
-    instance = serializer(data=data)
-    instance.is_valid(raise_exception=True)
-    return dict(instance.validated_data)
+    return dict(serializer().run_validation(data))
 
 
 def reason_field() -> TextField:

@@ -139,6 +139,26 @@ def test_request_that_is_not_an_object_is_refused(queue: QueueClient, data: byte
     assert "send a JSON object" in queue.sent(400, data)["error"]
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("topic", True, "true"),
+        ("id", {"order": None}, '{"order": null}'),
+        ("delay", False, "false"),
+        ("TTR", [None], "[null]"),
+        ("priority", "ü", "'ü'"),
+        ("on_conflict", ["keep"], '["keep"]'),
+    ],
+)
+def test_a_refused_value_is_shown_as_json(queue: QueueClient, field: str, value: Any, shown: str) -> None:
+    assert f": {shown} is not " in queue.refused(400, "add", **VALID["add"] | {field: value})["error"]
+
+
+def test_a_refused_request_is_shown_as_json(queue: QueueClient) -> None:
+    assert queue.sent(400, b"null")["error"].startswith("The request is null: ")
+    assert queue.sent(400, {"command": None})["error"].startswith("command is null: ")
+
+
 NOT_JSON = [
     b"{", b"command=pop", b"\xff\xfe", b"{'command': 'pop'}", b'{"command": "pop"} x', b"NaN",
     b'{"command": "pop", "topic": "mail.send", "wait": NaN}',
