@@ -195,6 +195,14 @@ def test_invalid_field_is_named(rest: Rest, change: dict[str, Any], named: list[
     assert not Job.objects.exists()
 
 
+@pytest.mark.parametrize("path", ["jobs/", "topics/mail.send/reserve/", "topics/mail.send/pause/"])
+def test_a_query_parameter_of_a_post_is_refused(rest: Rest, path: str) -> None:
+    rest.make("ready")
+    problem = rest.post(f"{path}?wait_seconds=30", GOOD if path == "jobs/" else {}, 400)
+    assert problem["errors"] == [{"field": "wait_seconds", "detail": "Send it in the body, not in the URL."}]
+    assert Job.objects.get().attempt == 0
+
+
 def test_null_instead_of_an_object_is_refused(rest: Rest) -> None:
     assert rest.post("jobs/", b"null", 400)["detail"] == "Give a JSON object, not null."
 

@@ -8,6 +8,7 @@ from django.db import connections, transaction
 from django.http import Http404
 from django.urls import reverse
 from django.utils import translation
+from rest_framework.exceptions import ValidationError
 from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.renderers import JSONRenderer
 from rest_framework.views import APIView
@@ -20,6 +21,7 @@ from ..access.permissions import AnyOf, Caller, HasCaller, Right, StaffAuthentic
 from ..access.throttling import RateLimit
 from ..limits.parsers import CountedRequest, JSONParser
 from ..schema.operations import Schema
+from ..serializers.requests import MAX_ERRORS
 
 
 class PlainJSON(JSONRenderer):
@@ -120,6 +122,9 @@ class BaseView(APIView):
         super().initial(request, *args, **kwargs)
         # After authentication, because strangers must not choose the trace.
         self._admitted.enter_context(tracing.continuing(request.headers))
+        if request.method in ("POST", "PATCH") and request.query_params:
+            names = list(request.query_params)[:MAX_ERRORS]
+            raise ValidationError(dict.fromkeys(names, "Send it in the body, not in the URL."))
 
     def get_format_suffix(self, **kwargs: Any) -> None:
         return None

@@ -140,6 +140,7 @@ EDGES = {
     "line break after the address": _post("jobs/\n", NEW),
     "other digits": _post("jobs/\u0661/finish/", {"attempt": 1}),
     "query string": _post("jobs/?topic=%00&format=xml", NEW),
+    "query string of a command": _post("queue/?wait=30", POP),
     "many parameters": _post("jobs/?" + "&".join(f"a{n}=1" for n in range(1500)), NEW),
     "method override": _post("jobs/", NEW, ("x-http-method-override", "DELETE")),
     "GET with a body": Request("/api/jobs/", (RAW,), (JSON,), "GET"),
