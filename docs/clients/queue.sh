@@ -12,8 +12,10 @@ send() {
             --header 'Content-Type: application/json' --data "$1" "$DELAYTASKS_URL"
 }
 
-# Print a field of the answer on stdin. Enough for simple ids and numbers; use a JSON parser in a real program.
-field() { sed -n 's/^.*"'"$1"'": *"\{0,1\}\([^",}]*\).*$/\1/p'; }
+# Print the id or the attempt of the answer on stdin. The job's body stands between them and may have fields of these
+# names. Enough for simple ids; use a JSON parser in a real program.
+id_of() { sed -n 's/^{[^{]*"id": *"\([^"]*\)".*$/\1/p'; }
+attempt_of() { sed -n 's/^.*"attempt": *\([0-9]*\).*$/\1/p'; }
 
 # Exit with the answer unless the command succeeded.
 expect() {
@@ -31,8 +33,8 @@ echo "added $id, due in 1 s"
 # Wait for up to 30 s. The answer of an empty queue is a success without an id.
 answer=$(send '{"command": "pop", "topic": "'"$TOPIC"'", "wait": 30}')
 expect "$answer"
-id=$(printf '%s' "$answer" | field id)
-attempt=$(printf '%s' "$answer" | field attempt)
+id=$(printf '%s' "$answer" | id_of)
+attempt=$(printf '%s' "$answer" | attempt_of)
 test -n "$id" || { echo "nothing was due" && exit 0; }
 echo "popped $id, attempt $attempt"
 

@@ -132,6 +132,19 @@ def test_the_shell_example_takes_a_job_from_add_to_finish(
     assert job.state == State.FINISHED
 
 
+@pytest.mark.parametrize(
+    "value", ['{"id": 7, "attempt": 9, "lines": [{"id": "x"}]}', '[{"id": "x"}]', '"\\"id\\": \\"x\\""', "null"]
+)
+def test_the_shell_example_does_not_take_the_id_from_the_body(value: str, tmp_path: Path) -> None:
+    curl = tmp_path / "curl"
+    popped = f'"id":"order:1042","value":{value},"job":7,"attempt":2,"receipt":"{"0" * 32}","TTR":60'
+    curl.write_text(f'#!/bin/sh\ncat >/dev/null\ncat <<\'END\'\n{{"success":true,"error":"",{popped}}}\nEND\n')
+    curl.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DELAYTASKS_URL": "x", "DELAYTASKS_TOKEN": "x", "TOPIC": "x"}
+    said = Example(["sh", "queue.sh"], env, tmp_path).run().splitlines()
+    assert said[1:] == ["popped order:1042, attempt 2", "finished order:1042"]
+
+
 def test_the_shell_example_says_why_it_was_refused(
     request: pytest.FixtureRequest, env: dict[str, str], tmp_path: Path
 ) -> None:
