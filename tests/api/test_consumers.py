@@ -309,6 +309,8 @@ def test_ending_requires_the_right_to_consume(
     assert rest.state(held["id"]) == "reserved"
     assert "receipt" in end(rest_of("consume", "other"), held, how, 403)["detail"]
     assert rest.state(held["id"]) == "reserved"
+    wrong = "This is not the receipt of attempt 1: give the one of its reservation."
+    assert end(rest, held, how, 403, receipt=held["receipt"][:-1])["detail"] == wrong
     end(rest_of("consume", "other"), held, how, receipt=held["receipt"])
     if how != "touch":
         assert events(held["id"])[-1][1] == "other"

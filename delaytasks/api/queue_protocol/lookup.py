@@ -51,10 +51,12 @@ class Call:
         job = self.find_job(self._can_end)
         if job is None:
             raise Refused(unknown_message(self.id))
-        if job.ended_at is not None:
-            raise Refused(ended_message(job))
-        if self.fields.get("job", job.pk) != job.pk:
-            raise Refused(f"{self.id!r} is now job {job.pk}, not job {self.fields['job']}.")
+        number = self.fields.get("job", job.pk)
+        named = job if number == job.pk else self._candidates().filter(pk=number).first() or job
+        if named.ended_at is not None:
+            raise Refused(ended_message(named))
+        if number != job.pk:
+            raise Refused(f"{self.id!r} is now job {job.pk}, not job {number}.")
         return job
 
     def find_job(self, preferred: Callable[[Job], bool] = lambda job: False) -> Job | None:
@@ -101,6 +103,10 @@ class Call:
             leases.refuse(job.pk, attempt, using=self.using)
         if not self._has_proof(job):
             refusals.record_no_receipt(self.caller, job)
+            if "receipt" in self.fields:
+                raise Refused(
+                    f"This is not the receipt of attempt {attempt} of {job.key!r}: give the one that pop returned."
+                )
             raise Refused(
                 f"{job.key!r} is held by another account since {utc(job.reserved_at)}, as attempt {job.attempt}. "
                 "Give the attempt and the receipt that pop returned."

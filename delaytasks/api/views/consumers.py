@@ -74,6 +74,9 @@ class AttemptView(BaseView):
             leases.refuse(job.pk, data["attempt"], using=self.using)
         if not receipts.is_proof(data.get("receipt"), self.caller.name, job):
             refusals.record_no_receipt(self.caller, job)
+            if "receipt" in data:
+                wrong = f"This is not the receipt of attempt {job.attempt}: give the one of its reservation."
+                raise PermissionDenied(wrong)
             raise PermissionDenied("Another account holds this attempt: give the receipt of its reservation.")
         return job, data
 

@@ -193,9 +193,19 @@ def test_late_finish_does_not_finish_a_new_job_with_the_same_id(queue: QueueClie
     held = queue("pop", topic="mail.send")
     assert held["attempt"] == late["attempt"]
     refused = queue("finish", id="mail:1", job=late["job"], attempt=late["attempt"])
-    assert not refused["success"]
-    assert "'mail:1' is now job" in refused["error"]
+    assert (refused["success"], refused["error"]) == (False, "'mail:1' was finished at 2030-01-01T00:01:01.000Z.")
     assert queue("finish", id="mail:1", job=held["job"], attempt=held["attempt"])["success"]
+
+
+def test_a_repeated_finish_says_what_became_of_its_job_and_not_of_a_later_one(queue: QueueClient) -> None:
+    queue.add()
+    popped = queue("pop", topic="mail.send")
+    held = {"id": "mail:1", "job": popped["job"], "attempt": popped["attempt"]}
+    assert queue("finish", **held)["success"]
+    queue.add()
+    for later in ("live", "cancelled"):
+        assert "was finished at" in queue("finish", **held)["error"], later
+        queue("delete", id="mail:1")
 
 
 def test_a_job_number_that_is_another_live_jobs_is_not_said_to_have_ended(queue: QueueClient) -> None:
