@@ -75,11 +75,14 @@ class Process:
         return self.popen.pid
 
     def await_line(self, text: str) -> None:
-        """Wait until the log contains `text`."""
+        """Wait until the log contains `text`. The process may have ended after writing it."""
 
         def seen() -> bool:
-            assert self.popen.poll() is None, f"{self.name} ended with {self.popen.returncode}:\n{tail(self.log)}"
-            return text in self.log.read_text(errors="replace")
+            has_ended = self.popen.poll() is not None
+            if text in self.log.read_text(errors="replace"):
+                return True
+            assert not has_ended, f"{self.name} ended with {self.popen.returncode}:\n{tail(self.log)}"
+            return False
 
         wait_until(seen, seconds=START_SECONDS, what=lambda: f"{text!r} in {self.name}'s log:\n{tail(self.log)}")
 
