@@ -203,6 +203,11 @@ def test_a_query_parameter_of_a_post_is_refused(rest: Rest, path: str) -> None:
     assert Job.objects.get().attempt == 0
 
 
+@pytest.mark.parametrize(("path", "status"), [("nowhere/", 404), ("health/", 405)])
+def test_a_query_parameter_of_a_post_that_is_not_served_is_not_mentioned(rest: Rest, path: str, status: int) -> None:
+    assert rest.client.request("POST", f"/api/{path}?wait_seconds=30").status_code == status
+
+
 def test_null_instead_of_an_object_is_refused(rest: Rest) -> None:
     assert rest.post("jobs/", b"null", 400)["detail"] == "Give a JSON object, not null."
 

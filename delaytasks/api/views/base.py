@@ -122,7 +122,8 @@ class BaseView(APIView):
         super().initial(request, *args, **kwargs)
         # After authentication, because strangers must not choose the trace.
         self._admitted.enter_context(tracing.continuing(request.headers))
-        if request.method in ("POST", "PATCH") and request.query_params:
+        is_served = hasattr(self, request.method.lower())  # otherwise the answer is 404 or 405
+        if request.method in ("POST", "PATCH") and is_served and request.query_params:
             names = list(request.query_params)[:MAX_ERRORS]
             raise ValidationError(dict.fromkeys(names, "Send it in the body, not in the URL."))
 
