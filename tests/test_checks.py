@@ -140,6 +140,14 @@ def test_an_alias_that_django_does_not_have_is_E001(settings):
     assert message.hint == "Use aliases of that setting: default."
 
 
+@pytest.mark.django_db
+def test_the_checks_of_databases_accept_a_router_to_a_database_whose_jobs_are_not_run(settings):
+    settings.DELAYTASKS = {"DATABASES": ["default"]}
+    settings.DATABASE_ROUTERS = [SimpleNamespace(db_for_write=lambda model, **hints: "shop")]
+    messages = django_checks.run_checks(tags=[TAG], databases=["default"])
+    assert "delaytasks.E045" in {message.id for message in messages}
+
+
 def test_an_invalid_redis_url_is_E001(settings):
     settings.DELAYTASKS = {"REDIS_URL": "http://example.com"}
     assert check_ids(deploy=True) == {"delaytasks.E001"}

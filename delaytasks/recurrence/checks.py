@@ -6,8 +6,7 @@ from typing import Any
 from django.core.checks import CheckMessage, Tags, Warning, register
 
 from .. import conf
-from ..databases import alias as alias_of
-from ..databases import needs_apply
+from ..databases import needs_apply, write_alias
 from ..exceptions import BadSchedule
 from . import schedules
 
@@ -26,7 +25,7 @@ def check_applied(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> 
             id="delaytasks.W070",
         )
         for alias in databases or ()
-        if alias == alias_of() and needs_apply(alias, Schedule) and (difference := _difference(alias))
+        if alias == write_alias() and needs_apply(alias, Schedule) and (difference := _difference(alias))
     ]
 
 
