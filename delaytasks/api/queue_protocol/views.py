@@ -29,7 +29,7 @@ from ..serializers.fields import (
     JSONField,
     SecondsField,
     TextField,
-    shown,
+    short_json,
 )
 from ..views.topics import check_known
 from .commands import COMMANDS, Command, envelope
@@ -129,7 +129,7 @@ class QueueView(LongPoll):
         """
         sent = request.data
         if not isinstance(sent, dict):
-            raise Malformed(f"The request is {shown(sent)}: send a JSON object with a command.")
+            raise Malformed(f"The request is {short_json(sent)}: send a JSON object with a command.")
         self.sent_id = sent["id"] if isinstance(sent.get("id"), str) else ""
         command = _named(sent)
         fields = read(sent["command"], command.request, sent)
@@ -157,7 +157,7 @@ def _named(sent: Mapping[str, Any]) -> Command:
     name = sent.get("command")
     if isinstance(name, str) and name in COMMANDS:
         return COMMANDS[name]
-    problem = f"is {shown(name)}" if "command" in sent else "is missing"
+    problem = f"is {short_json(name)}" if "command" in sent else "is missing"
     raise Malformed(f"command {problem}: use one of {', '.join(COMMANDS)}.")
 
 

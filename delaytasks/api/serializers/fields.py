@@ -36,8 +36,8 @@ _BAD_IN_LINES = re.compile(r"[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009
 Limit = float | Callable[[], float]
 
 
-def shown(value: Any) -> str:
-    """Return a short text of a value of a request for a message: of anything but a string as JSON."""
+def short_json(value: Any) -> str:
+    """Return a value of a request for a message, shortened: a string as short_repr() does, anything else as JSON."""
     return short_repr(value) if isinstance(value, str) else f"{json.dumps(value, ensure_ascii=False):.120}"
 
 
@@ -103,7 +103,7 @@ class TextField(DocumentedField):
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
-            self.refuse(f"{shown(data)} is not a string.")
+            self.refuse(f"{short_json(data)} is not a string.")
         if self.maximum is not None and len(data) > self.maximum:
             self.refuse(f"It has {len(data):,} characters; at most {self.maximum:,} are allowed.")
         bad = (_BAD_IN_LINES if self.multiline else _BAD_IN_LINE).search(data)
@@ -124,7 +124,7 @@ class CheckedField(DocumentedField):
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
-            self.refuse(f"{shown(data)} is not a string.")
+            self.refuse(f"{short_json(data)} is not a string.")
         try:
             return self.check(data)
         except BadInput as error:
@@ -166,12 +166,12 @@ class IntegerField(DocumentedField):
         if isinstance(data, float) and data.is_integer():
             data = int(data)  # 1.0 is an integer in JSON
         if isinstance(data, bool) or not isinstance(data, int):
-            self.refuse(f"{shown(data)} is not a whole number.")
+            self.refuse(f"{short_json(data)} is not a whole number.")
         assert self.minimum is not None
         assert self.maximum is not None
         minimum, maximum = int(resolve_limit(self.minimum)), int(resolve_limit(self.maximum))
         if not minimum <= data <= maximum:
-            self.refuse(f"{shown(data)} is out of range: it must be from {minimum:,} to {maximum:,}.")
+            self.refuse(f"{short_json(data)} is out of range: it must be from {minimum:,} to {maximum:,}.")
         return int(data)
 
 
@@ -189,11 +189,11 @@ class SecondsField(DocumentedField):
 
     def to_internal_value(self, data: Any) -> float:
         if isinstance(data, bool) or not isinstance(data, int | float):
-            self.refuse(f"{shown(data)} is not a number of seconds.")
+            self.refuse(f"{short_json(data)} is not a number of seconds.")
         assert self.maximum is not None
         minimum, maximum = resolve_limit(self.minimum), resolve_limit(self.maximum)
         if not minimum <= data <= maximum:  # also refuses NaN
-            self.refuse(f"{shown(data)} is out of range: it must be from {minimum:,} to {maximum:,} seconds.")
+            self.refuse(f"{short_json(data)} is out of range: it must be from {minimum:,} to {maximum:,} seconds.")
         return float(data) if isinstance(data, float) else int(data)
 
 
@@ -249,16 +249,16 @@ class DateTimeField(DocumentedField):
         match = self.FORMAT.fullmatch(data) if isinstance(data, str) and len(data) <= 100 else None
         if match is None:
             example = f"2031-05-01T09:30:00.250{self.offset_example}"
-            self.refuse(f"{shown(data)} is not an RFC 3339 time: write it as {example}.")
+            self.refuse(f"{short_json(data)} is not an RFC 3339 time: write it as {example}.")
         assert match is not None
         day, time, seconds, fraction, offset = match.groups()
         if offset is None:
             with_offset = f"{data}{self.offset_example}"
-            self.refuse(f"{shown(data)} has no offset from UTC: write {data}Z if it is UTC, or {with_offset}.")
+            self.refuse(f"{short_json(data)} has no offset from UTC: write {data}Z if it is UTC, or {with_offset}.")
         try:
             return self._clamped(day, time, int(seconds), fraction or "", offset.upper())
         except ValueError:
-            self.refuse(f"{shown(data)} is not a valid date and time.")
+            self.refuse(f"{short_json(data)} is not a valid date and time.")
             raise
 
     def _clamped(self, day: str, time: str, seconds: int, fraction: str, offset: str) -> datetime:
@@ -293,7 +293,7 @@ class ChoiceField(DocumentedField):
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str) or data not in self.choices:
-            self.refuse(f"{shown(data)} is not one of {', '.join(self.choices)}.")
+            self.refuse(f"{short_json(data)} is not one of {', '.join(self.choices)}.")
         return str(data)
 
 
@@ -345,7 +345,7 @@ class ItemsField(DocumentedField):
 
     def to_internal_value(self, data: Any) -> list[Any]:
         if not isinstance(data, list):
-            self.refuse(f"{shown(data)} is not a list.")
+            self.refuse(f"{short_json(data)} is not a list.")
         if not self.minimum <= len(data) <= self.maximum:
             self.refuse(f"It has {len(data):,} entries; {self.minimum:,} to {self.maximum:,} are allowed.")
         return list(data)
