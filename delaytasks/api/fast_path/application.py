@@ -272,7 +272,7 @@ def _has_session(headers: Mapping[str, str]) -> bool:
 
 
 def _is_ordinary(scope: Any, headers: Mapping[str, str]) -> bool:
-    """Return whether Django would accept the request: its media type and encoding, host and scheme."""
+    """Return whether Django and the views accept the request: its media type and encoding, query, host and scheme."""
     media_type = headers.get("content-type", "").lower()
     if media_type not in MEDIA_TYPES or headers.get("content-encoding") or scope.get("query_string"):
         return False
