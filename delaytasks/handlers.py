@@ -1,5 +1,6 @@
 """The registry of handlers; Snooze and Skip, which a handler may return; and Retry, which a handler may raise."""
 
+import inspect
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -297,7 +298,7 @@ def handler(
     system check delaytasks.E002 reports a second function for the same topic.
     """
     _check_values(topic, max_attempts, batch, concurrency)
-    check_callable(topic, "on_dead", on_dead)
+    check_callback(topic, "on_dead", on_dead)
     if not (backoff is None or isinstance(backoff, Backoff)):
         raise ValueError(f"handler({topic!r}): backoff is {backoff!r}; give a Backoff of delaytasks.backoff.")
     _check_flags(topic, atomic=atomic, one_commit=one_commit, relaxed_commit=relaxed_commit)
@@ -317,6 +318,7 @@ def handler(
         function = function.function if isinstance(function, Handle) else function
         if not callable(function):
             raise ValueError(f"handler({topic!r}) decorates {function!r}, which cannot be called; give a function.")
+        check_parameters(topic, function, "job" if batch is None else "jobs")
         add(
             Handler(
                 topic, function, ttr_ms, max_attempts, queue, batch, atomic, one_commit, relaxed_commit,
@@ -336,10 +338,30 @@ def _check_values(topic: str, max_attempts: int, batch: int | None, concurrency:
             raise ValueError(f"handler({topic!r}): {name} is {value!r}; it must be a whole number from 1 on.")
 
 
-def check_callable(topic: str, option: str, value: object) -> None:
-    """Raise ValueError if an optional function cannot be called."""
-    if not (value is None or callable(value)):
-        raise ValueError(f"handler({topic!r}): {option} is {value!r}; give a function.")
+def check_callback(topic: str, option: str, function: object) -> None:
+    """Raise ValueError if an optional function cannot be called with a job."""
+    if function is None:
+        return
+    if not callable(function):
+        raise ValueError(f"handler({topic!r}): {option} is {function!r}; give a function.")
+    check_parameters(topic, function, "job")
+
+
+def check_parameters(topic: str, function: Callable[..., Any], *arguments: str) -> None:
+    """Raise ValueError if a function cannot be called with these arguments, given by name, in this order.
+
+    A decorated function is not unwrapped, because its decorator may add or remove arguments.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # some functions written in C have no signature
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise ValueError(
+            f"handler({topic!r}): {name_of(function)} takes {signature}, but is called with ({', '.join(arguments)})."
+        ) from None
 
 
 def _check_flags(topic: str, **flags: bool) -> None:

@@ -286,6 +286,45 @@ def test_what_would_break_the_end_of_an_attempt_is_refused_when_declared(declare
     assert handlers.handled() == []
 
 
+def nothing() -> None: ...
+
+
+def two(row: object, job: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        pytest.param(
+            lambda: handler("order.close")(nothing), r"nothing takes \(\) .*called with \(job\)", id="handler"
+        ),
+        pytest.param(lambda: handler("order.close", batch=9)(two), r"two takes \(row.*with \(jobs\)", id="batch"),
+        pytest.param(lambda: handler("order.close", on_dead=nothing)(close), r"nothing takes \(\)", id="on_dead"),
+        pytest.param(lambda: DECORATORS["poll"]("order.close")(two), r"two takes .*with \(job\)", id="poll"),
+        pytest.param(
+            lambda: DECORATORS["poll"]("order.close", on_give_up=two)(close), r"two takes .*\(job\)", id="on_give_up"
+        ),
+        pytest.param(lambda: DECORATORS["recurring"]("order.close")(two), r"two takes .*with \(job\)", id="recurring"),
+        pytest.param(lambda: _timeout("order.close")(close), r"close takes .*with \(row, job\)", id="timeout"),
+        pytest.param(lambda: _sla("order.close")(close), r"close takes .*with \(row, event\)", id="sla"),
+    ],
+)
+def test_a_function_with_other_parameters_is_refused_when_declared(declare: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        declare()
+    assert handlers.handled() == []
+
+
+def test_a_decorator_may_add_an_argument_to_a_handler_and_a_builtin_has_no_known_parameters() -> None:
+    @functools.wraps(two)
+    def with_row(job: object) -> None:
+        two("row", job)
+
+    handler("order.close")(with_row)
+    handler("order.remind")(max)
+    assert handlers.handled() == ["order.close", "order.remind"]
+
+
 class Closer:
     def __call__(self, job: object) -> None: ...
 

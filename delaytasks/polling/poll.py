@@ -73,11 +73,12 @@ def poll(
     if "batch" in options:
         raise ValueError(f"poll({topic!r}): batch is not possible, because each job has its own delays and deadline.")
     handlers.check_options("poll()", options, HandlerOptions)
-    handlers.check_callable(topic, "on_give_up", on_give_up)
+    handlers.check_callback(topic, "on_give_up", on_give_up)
     ladder = Ladder.parse(every, until)
 
     def register(function: Function) -> Handle[Function]:
         plain = function.function if isinstance(function, Handle) else function
+        handlers.check_parameters(topic, plain, "job")
         handlers.handler(topic, **options)(Poll(topic, plain, ladder, on_give_up))
         return Handle(topic, plain)
 

@@ -83,6 +83,8 @@ def sla(
             target=target, warn=warnings, start=start, pause=pause, stop=stop,
         )  # fmt: skip
 
+        handlers.check_parameters(name, function, "row", "event")
+
         @functools.wraps(function)
         def call(row: Any, job: "RunningJob") -> Any:
             event = to_event(declaration, row, job)

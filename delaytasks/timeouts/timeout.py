@@ -81,6 +81,7 @@ def timeout(
         declaration = Declaration(
             name, model_class, on, after, before, Q() if while_ is None else while_, if_past, calendar, using
         )
+        handlers.check_parameters(name, function, "row", "job")
         register_declaration(declaration, function, expires=expires, **options)
         return Handle(name, function)
 
