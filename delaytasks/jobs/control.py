@@ -17,7 +17,7 @@ from ..db.transitions import Cancelled, Event, JobRow
 from ..exceptions import BadInput, KeyIsLive, MovedMeanwhile, NotDead, NotLive, Reserved, short_repr
 from ..outcomes import CANCEL_RESULTS, NOT_DELAYED, CancelResult, Result
 from ..querysets import get_job
-from ..states import Outcome, State
+from ..states import Outcome, State, shown
 from . import next_runs, on_commit, series
 from .inputs import Delay, check_actor, check_known, check_name, to_when
 from .storage import RACES
@@ -372,7 +372,8 @@ def _find_dead(using: str, topic: str | None, key: str | None, job_id: int | Non
     else:
         raise BadInput("retry_dead takes topic and key, or job_id.")
     if row is None or row.state != State.DEAD:
-        state = "unknown" if row is None else State(row.state).word
+        now_ms = databases.now_ms(using)
+        state = "unknown" if row is None else shown(row.state, due_ms=row.due_ms, now_ms=now_ms).word
         raise NotDead(f"Only a dead job can be retried; {job_id or f'{topic} {key!r}'} is {state}.")
     return row
 

@@ -283,10 +283,12 @@ def test_retry_makes_a_dead_job_ready_again(run, by_id):
     assert done.data["job"] | {"failures": 0, "state": "ready"} == done.data["job"]
 
 
-def test_only_dead_jobs_are_retried(run):
-    done = run("retry", job().pk)
+@pytest.mark.parametrize(("delay", "state"), [(60, "delayed"), (0, "ready")])
+def test_only_dead_jobs_are_retried_and_the_state_is_named(run, delay, state):
+    found = job(delay=delay)
+    done = run("retry", found.pk)
     assert done.code == 1
-    assert "Only a dead job can be retried" in done.err
+    assert f"Only a dead job can be retried; {found.pk} is {state}." in done.err
 
 
 def test_events_record_the_shell_user_or_the_given_actor(run, monkeypatch):
