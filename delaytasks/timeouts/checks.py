@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import router
+from django.db import connections, router
 
 from .. import conf, databases
 from ..databases import needs_apply
@@ -54,12 +54,18 @@ def check_databases(**_kwargs: Any) -> list[CheckMessage]:
             f"Timeout {each.topic!r}: the rows of {each.model._meta.label} are in the database "
             f"{each.using or router.db_for_write(each.model)!r}, but jobs are in {', '.join(databases.aliases())}. "
             "A job and its row must be in one database.",
-            hint="Add the model's database to DELAYTASKS['DATABASES'], or use schedule() for this timeout.",
+            hint=_hint(each.using),
             obj=each.model, id="delaytasks.E045",
         )
         for each in declarations.declarations()
         if not aliases_of(each) or (each.using is None and router.db_for_write(each.model) not in aliases_of(each))
     ]  # fmt: skip
+
+
+def _hint(using: str | None) -> str:
+    if using is not None and using not in connections:
+        return f"using={using!r} is no database of the project; DATABASES has {', '.join(connections)}."
+    return "Add the model's database to DELAYTASKS['DATABASES'], or use schedule() for this timeout."
 
 
 @register(TAG, Tags.database)

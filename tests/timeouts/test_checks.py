@@ -47,6 +47,20 @@ NAIVE = START.replace(tzinfo=None)
 
 
 @pytest.mark.parametrize(
+    ("model", "options", "hint"),
+    [
+        (Order, {"on": "paid_at"}, "Its DateTimeFields: 'created_at'"),
+        (Order, {"after": "wait"}, "Its DurationFields: 'window'"),
+        (Customer, {"on": "order"}, "Add a DateTimeField"),
+        (Customer, {"on": "order", "after": "wait"}, "Give a timedelta, or add a DurationField"),
+    ],
+)
+def test_the_hint_names_the_fields_that_can_be_used(model: Any, options: Any, hint: str) -> None:
+    declare(model, **options)
+    assert any(str(error.hint).startswith(hint) for error in checks.check_declarations())
+
+
+@pytest.mark.parametrize(
     ("model", "options", "id_", "words"),
     [
         (Pair, {"on": "at"}, "E040", "without a single primary key"),
@@ -201,6 +215,7 @@ def test_a_model_of_another_database_is_a_check(monkeypatch: Any, settings: Any)
     (error,) = checks.check_databases()
     assert error.id == "delaytasks.E045"
     assert "'other'" in error.msg
+    assert error.hint.startswith("using='other' is no database of the project; DATABASES has default")
 
 
 def test_the_default_topic_names_app_model_and_function() -> None:
