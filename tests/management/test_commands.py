@@ -418,6 +418,18 @@ def test_show_prints_all_fields_of_a_job(run, db_clock):
     assert re.search(r"failed +1 +12 +340 +w1 +ValueError: no$", text, re.MULTILINE)
 
 
+def test_show_prints_what_a_job_is_about_and_when_it_may_run(run):
+    found = job()
+    text = run("show", found.pk).out
+    assert re.search(r"^subject +-$", text, re.MULTILINE)
+    assert re.search(r"^expires +-$", text, re.MULTILINE)
+    terms = {"priority": 7, "expires_ms": 60_000, "polls": 3, "subject_label": "shop.order", "subject_pk": "12"}
+    Job.objects.filter(pk=found.pk).update(**terms)
+    text = run("show", found.pk).out
+    for fact in ("subject +shop.order 12", "priority +7", "expires +1 min after the due time", "polls +3"):
+        assert re.search(f"^{fact}$", text, re.MULTILINE), text
+
+
 def test_show_prints_who_changed_a_job_and_why(run):
     found = job(delay=60)
     cancel(TOPIC, "order:1", by="anna", reason="they paid by phone")

@@ -149,9 +149,13 @@ def _facts(job: Job, now: datetime) -> list[str]:
     def at(moment: datetime | None) -> str:
         return "-" if moment is None else f"{formatting.absolute(moment, ms=True)} ({formatting.relative(moment, now)})"
 
+    expires_ms = handlers.expires_ms(job.topic, job.expires_ms)
+    subject = "-" if job.subject_pk is None else f"{job.subject_label} {job.subject_pk}"
     facts: list[tuple[str, Any]] = [
-        ("job", job.pk), ("topic", job.topic), ("key", job.key), ("state", job.shown_state(now).word),
-        ("due", at(job.due_at)), ("ttr", formatting.duration(job.ttr_ms)), ("attempt", job.attempt),
+        ("job", job.pk), ("topic", job.topic), ("key", job.key), ("subject", subject),
+        ("state", job.shown_state(now).word), ("due", at(job.due_at)), ("priority", job.priority),
+        ("expires", "-" if expires_ms is None else f"{formatting.duration(expires_ms)} after the due time"),
+        ("ttr", formatting.duration(job.ttr_ms)), ("attempt", job.attempt), ("polls", job.polls),
         ("failures", f"{job.failures} of {handlers.max_attempts(job.topic)}"), ("scheduled", at(job.created_at)),
         ("reserved", at(job.reserved_at)), ("lease until", at(job.lease_until)), ("ended", at(job.ended_at)),
         ("worker", job.worker or "-"), ("body", json.dumps(job.body, ensure_ascii=False)),
