@@ -74,8 +74,8 @@ def _fields(declaration: Declaration) -> Iterator[Problem]:
             "delaytasks.E041",
             f"Timeout {declaration.topic!r}: on={declaration.on!r} must be a DateTimeField of {_label(declaration)}, "
             f"but that field {found}.",
-            _choices(declaration, models.DateTimeField)
-            or "Add a DateTimeField: a date without time and zone is not a point in time.",
+            "Name a DateTimeField: a date without time and zone is not a point in time. "
+            + _choices(declaration, models.DateTimeField),
         )
     span = declaration.span.count * timedelta(1) if isinstance(declaration.span, WorkingDays) else declaration.span
     if isinstance(span, timedelta) and span > LONGEST:
@@ -95,7 +95,7 @@ def _fields(declaration: Declaration) -> Iterator[Problem]:
             "delaytasks.E042",
             f"Timeout {declaration.topic!r}: {option}={name!r} must be a DurationField of {_label(declaration)}, but "
             f"that field {found}.",
-            _choices(declaration, models.DurationField) or "Give a timedelta, or add a DurationField.",
+            f"Name a DurationField, or give a timedelta. {_choices(declaration, models.DurationField)}",
         )
 
 
@@ -104,9 +104,9 @@ def _label(declaration: Declaration) -> str:
 
 
 def _choices(declaration: Declaration, kind: type[models.Field]) -> str:
-    """Return a hint that names the model's fields of this kind, or "" if it has none."""
+    """Return a sentence that names the model's fields of this kind."""
     names = [repr(field.name) for field in declaration.concrete._meta.concrete_fields if isinstance(field, kind)]
-    return f"Its {kind.__name__}s: {', '.join(names)}." if names else ""
+    return f"{_label(declaration)} has {', '.join(names) or 'none'}."
 
 
 def _find(declaration: Declaration, name: str) -> Any:

@@ -49,15 +49,15 @@ NAIVE = START.replace(tzinfo=None)
 @pytest.mark.parametrize(
     ("model", "options", "hint"),
     [
-        (Order, {"on": "paid_at"}, "Its DateTimeFields: 'created_at'"),
-        (Order, {"after": "wait"}, "Its DurationFields: 'window'"),
-        (Customer, {"on": "order"}, "Add a DateTimeField"),
-        (Customer, {"on": "order", "after": "wait"}, "Give a timedelta, or add a DurationField"),
+        (Order, {"on": "paid_at"}, "declared.Order has 'created_at'."),
+        (Order, {"after": "wait"}, "declared.Order has 'window'."),
+        (Customer, {"on": "order"}, "declared.Customer has none."),
+        (Customer, {"on": "order", "after": "wait"}, "declared.Customer has none."),
     ],
 )
 def test_the_hint_names_the_fields_that_can_be_used(model: Any, options: Any, hint: str) -> None:
     declare(model, **options)
-    assert any(str(error.hint).startswith(hint) for error in checks.check_declarations())
+    assert any(str(error.hint).endswith(hint) for error in checks.check_declarations())
 
 
 @pytest.mark.parametrize(
